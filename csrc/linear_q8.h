@@ -1,0 +1,35 @@
+// int8 linear: y[m, n] = act(fma(sum, w_scale[n], bias[n])) over quantized rows x and packed weights w.
+//
+// Packed weights: [N/64][K/4][64][4] uint8, each w + 128 with w in [-127, 127]; columns beyond N hold 128 and scale 0.
+// The sum over K is canonical, so that every ISA, tile and row count gives the same bits:
+//     dot_p  = int32 sum over piece p of (w + 128) * q, plus sums[p]      (exact)
+//     s_i    = fma(float(dot_p), scale_p, s_i) over the pieces of segment i in order, from 0
+//     sum    = (s_0 + s_1) + (s_2 + s_3)
+// without bias: act(sum * w_scale[n]).
+#pragma once
+#include <cstdint>
+
+#include "quantized_row.h"
+
+namespace taut {
+
+enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kSilu = 3, kRelu = 4, kTanh = 5 };
+
+struct LinearQ8 {
+  const uint8_t* x = nullptr;  // quantized rows
+  int64_t x_row_bytes = 0;
+  int32_t scales_offset = 0;
+  Pieces pieces;
+  const uint8_t* w = nullptr;
+  const float* w_scale = nullptr;  // [N padded to 64]
+  const float* bias = nullptr;     // [N padded to 64] or null
+  float* y = nullptr;
+  int64_t y_row_bytes = 0;
+  int32_t n = 0;  // true N: columns beyond it are not written
+  Activation activation = Activation::kNone;
+};
+
+// Rows [row_begin, row_end) x 64-column panels [panel_begin, panel_end). Any split of the work gives the same bits.
+using LinearQ8Fn = void (*)(const LinearQ8&, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end);
+
+}  // namespace taut
