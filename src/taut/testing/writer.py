@@ -44,7 +44,8 @@ def write(path: Path, tensors: Sequence[Tensor], *, seed: int, dtype: Dtype, str
         file.write(text)
         for tensor in tensors:
             for part in _values(tensor, seed, strong):
-                file.write(part.astype(ml_dtypes.bfloat16).view(np.uint16) if dtype == "bf16" else part)
+                raw = part.astype(ml_dtypes.bfloat16).view(np.uint16) if dtype == "bf16" else part.view(np.uint32)
+                file.write(raw.data)
     return 8 + len(text) + offset
 
 
