@@ -1,0 +1,28 @@
+"""Shared fixtures and tiers. A test without a tier's marker belongs to the fast tier."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from taut.testing import tiny
+
+FAMILIES = ("llama", "qwen3", "bert", "roberta")
+TIERS = {"native", "parity", "slow"}
+
+# Nothing here may reach a network; the hub's own tests point it at a loopback address.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not TIERS & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny fp32 checkpoint folder of every family; do not write into them."""
+    return {name: tiny(name, tmp_path_factory.mktemp(f"tiny-{name}")) for name in FAMILIES}
