@@ -1,0 +1,60 @@
+"""What a step must do at least, and how long that takes on a given machine.
+
+`of_limit` has one meaning everywhere: the larger of two floors, divided by the measured time.
+
+    compute floor = linear MACs at the rate of their precision + attention MACs at the bf16 rate
+    memory floor  = (packed weights + KV cache read once) / read bandwidth
+
+The floors come from the Plan that runs, so a fused or a disabled pass changes nothing in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taut.engine.batch import Batch
+from taut.plan.plan import Plan
+from taut.plan.weights import WeightStore
+
+LINEAR = ("linear", "linear_q8")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-accumulates and bytes of one step."""
+
+    linear_macs: int
+    attention_macs: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: float) -> Work:
+    """The work of one run of `plan` on `batch`. Attention is counted without what a causal mask leaves out."""
+    num = {"tokens": batch.num_tokens, "rows": batch.num_rows, "sequences": batch.num_sequences}
+    lengths = np.diff(batch.starts).astype(np.int64)
+    causal, full = int((batch.positions.astype(np.int64) + 1).sum()), int((lengths * lengths).sum())
+    linear_macs, attention_macs, keys = 0, 0, set[str]()
+    for step in plan.steps:
+        if step.op in LINEAR:
+            out = step.outputs[0]
+            linear_macs += step.inputs[0].features * out.features * num[out.buffer.space]
+            keys.update(key for key in step.weights if key)
+        elif step.op in ("attention", "attention_full"):
+            pairs = causal if step.op == "attention" else full
+            attention_macs += 2 * pairs * int(step.attrs["heads"]) * int(step.attrs["head_dim"])
+    kv_bytes = int(batch.context.astype(np.int64).sum() * kv_bytes_per_token)
+    return Work(linear_macs, attention_macs, sum(weights[key].nbytes for key in keys), kv_bytes)
+
+
+def floor_s(work: Work, limits: Mapping[str, Any], precision: str) -> float:
+    """The shortest time in which a machine of these limits (see bench/limits.py) can do the work."""
+    linear_rate = float(limits["int8_tops" if precision == "int8" else "fp32_tflops"]) * 1e12
+    attention_rate = max(float(limits["bf16_tflops"] or 0), float(limits["fp32_tflops"])) * 1e12
+    compute = 2 * work.linear_macs / linear_rate + 2 * work.attention_macs / attention_rate
+    memory = (work.weight_bytes + work.kv_bytes) / (float(limits["read_gb_s"]) * 1e9)
+    return max(compute, memory)
