@@ -1,3 +1,20 @@
 """taut: give it a transformer checkpoint; it quantizes, fuses, plans, batches and serves it at the machine's limit."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taut.api import Completion, Model, load
+
 __version__ = "0.1.0"
+__all__ = ["Completion", "Model", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """The interface is imported on first use: `import taut` itself does no work."""
+    if name in ("load", "Model", "Completion"):
+        from taut import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'taut' has no attribute {name!r}")

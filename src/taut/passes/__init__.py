@@ -1,1 +1,7 @@
+"""Graph rewrites, one file each, run in the order of pipeline.py."""
 
+from __future__ import annotations
+
+from taut.passes.pipeline import PIPELINE, Options, optimize
+
+__all__ = ["PIPELINE", "Options", "optimize"]

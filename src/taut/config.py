@@ -1,0 +1,40 @@
+"""What a user chooses when a model is loaded. Small and frozen; everything else is derived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taut.errors import UsageError
+
+EXECUTORS = ("native", "reference")
+PRECISIONS = ("int8", "fp32")
+
+
+@dataclass(frozen=True)
+class LoadConfig:
+    """precision: int8 or fp32. threads: None takes what the machine allows. memory_bytes: the budget for weights, KV cache and
+    activations; None takes what the machine or its cgroup has free. max_context: shorter than the model's own limit. exact: results
+    equal on every ISA bit for bit (int8 and fp32 plans always are; reserved for precisions whose instructions round differently)."""
+
+    precision: str = "int8"
+    threads: int | None = None
+    memory_bytes: int | None = None
+    max_context: int | None = None
+    executor: str = "native"
+    disable_passes: tuple[str, ...] = ()
+    exact: bool = False
+    max_sequences: int = 16
+    step_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.precision not in PRECISIONS:
+            faults.append(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
+        if self.executor not in EXECUTORS:
+            faults.append(f"executor {self.executor!r} is not one of {', '.join(EXECUTORS)}")
+        for name in ("threads", "memory_bytes", "max_context", "max_sequences", "step_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                faults.append(f"{name} must be at least 1, not {value}")
+        if faults:
+            raise UsageError("; ".join(faults))

@@ -1,0 +1,53 @@
+"""Engine: runs one batch and chooses the next tokens. Knows no request, no queue, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.engine.batch import Batch
+from taut.engine.kv_cache import KVPool
+from taut.engine.sampler import RowChoice, sample
+from taut.errors import NumericalError
+
+Floats = NDArray[np.float32]
+
+
+class Executor(Protocol):
+    """Runs a plan on a batch and returns its outputs, float32, one array each."""
+
+    def run(self, batch: Batch) -> list[Any]: ...
+
+
+class Engine:
+    """One model ready to run. `kv` is None for encoders."""
+
+    def __init__(self, executor: Executor, kv: KVPool | None) -> None:
+        self.executor = executor
+        self.kv = kv
+
+    def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
+        """One step of a decoder: for each of the batch's rows the sampled token, or the error that stops its request alone."""
+        (logits,) = self.executor.run(batch)
+        return [_sampled(row, choice) for row, choice in zip(logits, choices, strict=True)]
+
+    def logits(self, batch: Batch) -> Floats:
+        """The batch's logit rows, (rows, vocab)."""
+        return np.array(self.executor.run(batch)[-1], dtype=np.float32)
+
+    def embed(self, batch: Batch) -> list[Floats | NumericalError]:
+        """One vector per sequence of an encoder's batch, or the error that fails that sequence alone."""
+        vectors = np.array(self.executor.run(batch)[-1], dtype=np.float32)
+        finite = np.isfinite(vectors).all(axis=1)
+        bad = NumericalError("the model produced a non-finite embedding for this input")
+        return [vector if ok else bad for vector, ok in zip(vectors, finite, strict=True)]
+
+
+def _sampled(logits: Floats, choice: RowChoice) -> int | NumericalError:
+    try:
+        return sample(logits, choice)
+    except NumericalError as error:
+        return error

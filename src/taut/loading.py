@@ -1,0 +1,151 @@
+"""The straight line, walked once: checkpoint → graph → passes → plan → weights → engine → scheduler → loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+from taut import checkpoint as checkpoints
+from taut import models, passes, plan
+from taut.checkpoint import Checkpoint
+from taut.config import LoadConfig
+from taut.engine.budget import Budget, grant
+from taut.engine.engine import Engine, Executor
+from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
+from taut.errors import UsageError
+from taut.graph import Graph, to_text
+from taut.models import BuiltModel
+from taut.plan.weights import WeightStore, store_bytes
+from taut.scheduler.blocks import BlockPool
+from taut.scheduler.loop import Loop
+from taut.scheduler.scheduler import Limits, Scheduler
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Loaded:
+    """Everything that makes up a loaded model."""
+
+    config: LoadConfig
+    checkpoint: Checkpoint
+    built: BuiltModel
+    graph: Graph
+    plan: plan.Plan
+    store: WeightStore
+    budget: Budget
+    engine: Engine
+    scheduler: Scheduler
+    loop: Loop
+    runtime: Any  # the native runtime; None for the reference executor
+
+    def describe_machine(self) -> list[str]:
+        if self.runtime is None:
+            return ["numpy reference"]
+        return [str(self.runtime.isa), f"{self.runtime.threads} thread" + "s" * (self.runtime.threads != 1)]
+
+    def describe(self) -> dict[str, Any]:
+        budget = self.budget
+        return {
+            "name": self.checkpoint.name,
+            "family": self.built.family,
+            "kind": self.built.kind,
+            "precision": self.config.precision,
+            "executor": self.config.executor,
+            "isa": None if self.runtime is None else self.runtime.isa,
+            "threads": None if self.runtime is None else self.runtime.threads,
+            "context_len": self.built.context_len,
+            "vocab_size": self.built.vocab_size,
+            "plan": self.plan.digest,
+            "memory": {
+                "budget_bytes": budget.total_bytes,
+                "weight_bytes": budget.weight_bytes,
+                "activation_bytes": budget.activation_bytes,
+                "kv_bytes": budget.kv_bytes,
+                "kv_tokens": budget.kv_tokens,
+            },
+            "unused_tensors": list(self.built.surplus),
+        }
+
+    def explain(self) -> str:
+        disabled = set(self.config.disable_passes)
+        lines = ["passes"]
+        for name, reason in passes.PIPELINE:
+            off = name in disabled or (name == "quantize" and self.config.precision != "int8")
+            lines.append(f"  {'–' if off else '✓'} {name:16} {reason}")
+        lines.append(f"\nplan {self.plan.digest}: {len(self.plan.steps)} steps, bytes per unit {dict(self.plan.space_bytes)}")
+        for index, step in enumerate(self.plan.steps):
+            outputs = ", ".join(f"{view.name}[{view.features}]" for view in step.outputs)
+            attrs = " ".join(f"{key}={value}" for key, value in step.attrs.items())
+            made_of = f"   ← {', '.join(step.origin)}" if len(step.origin) > 1 else ""
+            lines.append(f"  {index:4} {step.kernel:24} {outputs or '(cache)'}  {attrs}{made_of}")
+        return "\n".join(lines)
+
+    def graph_text(self) -> str:
+        return to_text(self.graph)
+
+    def close(self) -> None:
+        self.checkpoint.close()
+
+
+def load_model(ref: str, *, progress: Progress | None = None, **options: Any) -> Loaded:
+    """Load `ref`; see api.load."""
+    try:
+        config = LoadConfig(**options)
+    except TypeError as error:
+        accepted = ", ".join(LoadConfig.__dataclass_fields__)
+        raise UsageError(f"{error}; accepted options: {accepted}, progress") from None
+    checkpoint = checkpoints.open(ref)
+    built = models.build(checkpoint, context_len=config.max_context)
+    graph = passes.optimize(built.graph, passes.Options(config.precision, tuple(config.disable_passes)))  # type: ignore[arg-type]
+    runtime, target = _machine(config)
+    made = plan.make(graph, target, config.precision)
+    budget = _grant(config, built, graph, made)
+    allocate = aligned_bytes if runtime is None else runtime.allocate
+    store = plan.weights.load(
+        graph, lambda key: checkpoint.read(built.renamed[key]), allocate, None if runtime is None else runtime.pack_q8, progress
+    )
+    kv = KVPool(_kv_layout(config, built), budget.kv_blocks) if built.kind == "decoder" else None
+    engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
+    limits = Limits(built.context_len, max(config.step_tokens, built.context_len * (kv is None)), running=config.max_sequences)
+    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))
+    tokenizer = checkpoint.tokenizer
+    stream = tokenizer.stream if tokenizer is not None else None
+    end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()
+    loop = Loop(engine, scheduler, stream, end_ids, built.vocab_size)
+    return Loaded(config, checkpoint, built, graph, made, store, budget, engine, scheduler, loop, runtime)
+
+
+def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
+    if config.executor == "reference":
+        return None, plan.Target()
+    from taut.engine.runtime import runtime
+
+    machine = runtime(config.threads)
+    return machine, plan.Target(machine.isa, machine.act_bytes)
+
+
+def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:
+    return KVLayout(built.layers, built.kv_heads, built.head_dim, "int8" if config.precision == "int8" else "fp32")
+
+
+def _grant(config: LoadConfig, built: BuiltModel, graph: Graph, made: plan.Plan) -> Budget:
+    tokens = max(config.step_tokens, built.context_len) if built.kind == "encoder" else config.step_tokens
+    bytes_ = made.space_bytes
+    activation = bytes_["tokens"] * tokens + (bytes_["rows"] + bytes_["sequences"]) * config.max_sequences
+    kv = (_kv_layout(config, built), built.context_len, config.max_sequences) if built.kind == "decoder" else None
+    return grant(config.memory_bytes, store_bytes(graph), activation, kv)
+
+
+def _executor(config: LoadConfig, graph: Graph, made: plan.Plan, store: WeightStore, kv: KVPool | None, runtime: Any) -> Executor:
+    if config.executor == "reference":
+        from taut.engine.executors.reference import ReferenceExecutor
+
+        return ReferenceExecutor(graph, store, kv)
+    from taut.engine.executors.native import NativeExecutor
+
+    return NativeExecutor(made, store, runtime, kv)
+
+

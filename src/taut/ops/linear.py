@@ -1,0 +1,25 @@
+"""linear: y = act(x W^T + b). The weight is (outputs, inputs), as checkpoints store it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from taut.ops import activation
+from taut.ops.base import Array, Attrs, Context, Signature, need
+
+
+def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
+    x, (n, k) = inputs[0], weights[0]
+    need(x.features == k, f"linear: the input has {x.features} features, the weight takes {k}")
+    need(len(weights) < 2 or weights[1] == (n,), f"linear: the bias must have {n} entries")
+    return [Signature(n, x.space)]
+
+
+def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
+    y = inputs[0].astype(np.float64) @ weights[0].astype(np.float64).T
+    if len(weights) > 1:
+        y = y + weights[1]
+    return [activation.apply(attrs.get("act", ""), y).astype(np.float32)]

@@ -1,0 +1,45 @@
+"""THE ordered list of passes: one line and one reason each."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+from taut.errors import UsageError
+from taut.graph import Graph, verify
+from taut.passes.options import Options
+
+PIPELINE: tuple[tuple[str, str], ...] = (
+    ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
+    ("fuse_gate_up", "one GEMM for both MLP inputs, and their product in one sweep"),
+    ("fuse_bias_act", "the activation is applied in the GEMM's epilogue, on registers"),
+    ("fuse_add_norm", "the residual sum and its norm in one sweep over the row"),
+    ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
+    ("quantize", "linears on int8 weights and activations (precision int8)"),
+    ("fuse_norm_quant", "norms and gates write the quantized row directly"),
+    ("remove_dead", "nothing is computed that nobody reads"),
+)
+
+
+class Pass(Protocol):
+    """`requires` and `ensures` assert what must hold of the graph before and after `run`."""
+
+    def requires(self, graph: Graph) -> None: ...
+
+    def run(self, graph: Graph, options: Options) -> Graph: ...
+
+    def ensures(self, graph: Graph) -> None: ...
+
+
+def optimize(graph: Graph, options: Options) -> Graph:
+    """Run every pass that is not disabled; the graph is verified after each."""
+    names = [name for name, _ in PIPELINE]
+    if unknown := sorted(set(options.disabled) - set(names)):
+        raise UsageError(f"no pass named {', '.join(unknown)}; passes: {', '.join(names)}")
+    for name in names:
+        if name not in options.disabled and (name != "quantize" or options.precision == "int8"):
+            step = cast(Pass, importlib.import_module(f"taut.passes.{name}"))
+            step.requires(graph)
+            graph = verify(step.run(graph, options))
+            step.ensures(graph)
+    return graph

@@ -1,0 +1,191 @@
+"""WeightStore: the packed weights that plans name. Several plans share one store; a key is packed once, however many steps use it.
+
+Kinds, by how a weight is used:
+    q8      int8 linear: data (panels, K/4, 64, 4) uint8 of q + 128, scale (panels * 64,) float32   (quant/schemes/int8.py)
+    f32     fp32 linear: data (panels, K, 64) float32
+    vector  gains and biases: data (N padded to 64,) float32
+    table   embeddings and constants: data (rows, features) float32
+A tied embedding is the head's packed weight: its rows are gathered out of the panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.errors import ModelFormatError
+from taut.graph import Graph
+from taut.quant.schemes import int8
+
+Kind = Literal["q8", "f32", "vector", "table"]
+Array = NDArray[Any]
+Progress = Callable[[str, int, int], None]
+PANEL = int8.PANEL
+ALIGN = 128
+
+
+class TensorSource(Protocol):
+    """Where weights come from: arrays by declared key, in their stored dtype."""
+
+    def __call__(self, key: str) -> Array: ...
+
+
+class Packer(Protocol):
+    """Quantizes and packs `w` (N, K) into `data` and `scale` in place; the native one equals the numpy one bit for bit."""
+
+    def __call__(self, w: Array, data: NDArray[np.uint8], scale: NDArray[np.float32], name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """One packed weight; `shape` is the true (unpadded) shape."""
+
+    kind: Kind
+    shape: tuple[int, ...]
+    data: Array
+    scale: NDArray[np.float32] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes + (self.scale.nbytes if self.scale is not None else 0))
+
+
+class WeightStore:
+    """Owns the packed weights, in one arena."""
+
+    def __init__(self, weights: Mapping[str, PackedWeight], rows: Mapping[str, tuple[str, int]]) -> None:
+        self._weights = dict(weights)
+        self._rows = dict(rows)  # key fused into another -> (that key, first row there)
+
+    def __getitem__(self, key: str) -> PackedWeight:
+        return self._weights[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(weight.nbytes for weight in self._weights.values())
+
+    def logical(self, key: str, shape: tuple[int, ...]) -> Any:
+        """The weight as the reference takes it: float32 of `shape`, or (q, scale) of an int8 linear; fused ones are cut out again."""
+        home, begin = self._rows.get(key, (key, 0))
+        weight = self._weights[home]
+        rows = slice(begin, begin + shape[0])
+        if weight.kind == "q8":
+            assert weight.scale is not None
+            n, k = weight.shape
+            return int8.unpack(weight.data, n, k)[rows], weight.scale[rows]
+        if weight.kind == "f32":
+            return unpack_f32(weight.data, weight.shape[0])[rows]
+        return weight.data[rows]
+
+
+def kinds(graph: Graph) -> dict[str, Kind]:
+    """How each weight and constant of `graph` is packed."""
+    found: dict[str, Kind] = {}
+    for node in graph.nodes:
+        for index, key in enumerate(node.weights):
+            if node.op in ("linear", "linear_q8") and index == 0:
+                found[key] = "f32" if node.op == "linear" else "q8"
+            elif node.op == "embed" or key in graph.constants:
+                found.setdefault(key, "table")
+            else:
+                found[key] = "vector"
+    return found
+
+
+def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
+    """(bytes of data, bytes of scale) of a packed weight."""
+    if kind == "vector":
+        return 4 * int8.round_up(shape[0], PANEL), 0
+    if kind == "table":
+        return 4 * shape[0] * shape[1], 0
+    n = int8.round_up(shape[0], PANEL)
+    return (n * int8.round_up(shape[1], 4), 4 * n) if kind == "q8" else (4 * n * shape[1], 0)
+
+
+def store_bytes(graph: Graph) -> int:
+    """Bytes that the packed weights of `graph` take."""
+    return sum(int8.round_up(part, ALIGN) for key, kind in kinds(graph).items() for part in packed_bytes(kind, graph.weight_shape(key)))
+
+
+def load(
+    graph: Graph, source: TensorSource, allocate: Callable[[int], NDArray[np.uint8]], packer: Packer | None = None, progress: Progress | None = None
+) -> WeightStore:
+    """Read, convert and pack every weight of `graph` into one allocation."""
+    arena, cursor = allocate(store_bytes(graph)), 0
+
+    def take(size: int, dtype: Any, shape: tuple[int, ...]) -> Array:
+        nonlocal cursor
+        view = arena[cursor : cursor + size].view(dtype).reshape(shape)
+        cursor += int8.round_up(size, ALIGN)
+        return view
+
+    packed: dict[str, PackedWeight] = {}
+    rows: dict[str, tuple[str, int]] = {}
+    plan = kinds(graph)
+    for done, (key, kind) in enumerate(plan.items()):
+        if progress:
+            progress("pack", done, len(plan))
+        shape = graph.weight_shape(key)
+        data_bytes, scale_bytes = packed_bytes(kind, shape)
+        w = graph.constants[key].build(shape[0]) if key in graph.constants else _gather(graph, key, source, rows)
+        if kind == "q8":
+            data, scale = take(data_bytes, np.uint8, int8.packed_shape(*shape)), take(scale_bytes, np.float32, (-1,))
+            (packer or pack_q8)(w, data, scale, key)
+            packed[key] = PackedWeight(kind, shape, data, scale)
+        elif kind == "f32":
+            panels = take(data_bytes, np.float32, (-1, shape[1], PANEL))
+            pack_f32(w, panels)
+            packed[key] = PackedWeight(kind, shape, panels)
+        else:
+            flat = take(data_bytes, np.float32, (-1,) if kind == "vector" else shape)
+            flat[: shape[0]] = _finite(np.asarray(w, dtype=np.float32), key)
+            packed[key] = PackedWeight(kind, shape, flat)
+    if progress:
+        progress("pack", len(plan), len(plan))
+    return WeightStore(packed, rows)
+
+
+def _gather(graph: Graph, key: str, source: TensorSource, rows: dict[str, tuple[str, int]]) -> Array:
+    """The weight, or the concatenation of what was fused into it."""
+    parts = graph.weights[key].sources
+    if not parts:
+        return source(key)
+    arrays, begin = [], 0
+    for part in parts:
+        arrays.append(source(part))
+        rows[part] = (key, begin)
+        begin += len(arrays[-1])
+    return np.concatenate(arrays)
+
+
+def _finite(w: NDArray[np.float32], key: str) -> NDArray[np.float32]:
+    if not np.isfinite(w).all():
+        raise ModelFormatError("the weight holds NaN or infinite values; the checkpoint is damaged", field=key)
+    return w
+
+
+def pack_q8(w: Array, data: NDArray[np.uint8], scale: NDArray[np.float32], name: str) -> None:
+    """The numpy packer."""
+    data[...], scale[...] = int8.pack(*int8.quantize_weight(w, name=name))
+
+
+def pack_f32(w: Array, panels: NDArray[np.float32]) -> None:
+    """`w` (N, K) into (N/64, K, 64), zeros beyond N."""
+    n, k = w.shape
+    for index, panel in enumerate(panels):
+        part = np.asarray(w[index * PANEL : (index + 1) * PANEL], dtype=np.float32)
+        panel[:, : len(part)] = part.T
+        panel[:, len(part) :] = 0
+    assert len(panels) * PANEL >= n and panels.shape[1] == k
+
+
+def unpack_f32(panels: NDArray[np.float32], n: int) -> NDArray[np.float32]:
+    """The inverse of pack_f32: (N, K)."""
+    return np.ascontiguousarray(panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:n])
