@@ -1,0 +1,103 @@
+"""From the bytes of a request to a checked JSON object. Knows sizes, encodings and nesting, not what the fields mean."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from taut.errors import RequestError
+from taut.server.settings import Limits
+
+
+async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
+    """The JSON object that `request` carries. RequestError 415: other content, 413: too large, 408: too slow, 400: not
+    valid."""
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":  # also keeps web pages of other origins out: browsers ask first for this type
+        raise RequestError(
+            "the request needs the header Content-Type: application/json", code="unsupported_media_type", status=415
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise RequestError("compressed request bodies are not accepted", code="unsupported_media_type", status=415)
+    try:
+        data = await asyncio.wait_for(_read(request, limits.body_bytes), limits.body_timeout_s)
+    except asyncio.TimeoutError:
+        raise RequestError(
+            f"the request body did not arrive within {limits.body_timeout_s:g} s", code="timeout", status=408
+        ) from None
+    return parse_object(data, max_depth=limits.json_depth)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    too_large = RequestError(f"the request body is larger than {max_bytes} bytes", code="request_too_large", status=413)
+    if _declared_length(request) > max_bytes:
+        raise too_large
+    chunks: list[bytes] = []
+    total = 0
+    try:
+        async for chunk in request.stream():
+            total += len(chunk)
+            if total > max_bytes:
+                raise too_large
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise RequestError("the client left before the body was complete", status=400) from None
+    return b"".join(chunks)
+
+
+def _declared_length(request: Request) -> int:
+    text = request.headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
+    """The JSON object in `data`; RequestError when it is none, holds a number that is not finite, or is nested deeper than
+    `max_depth`."""
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_reject_constant, parse_float=_finite_float)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not valid UTF-8 at byte {error.start}", code="invalid_json") from None
+    except RecursionError:
+        raise _too_deep(max_depth) from None
+    except ValueError as error:  # JSONDecodeError, and integers of thousands of digits
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"the body is a JSON {_json_name(value)}; an object is needed", code="invalid_json")
+    if _is_deeper_than(value, max_depth):
+        raise _too_deep(max_depth)
+    return value
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _is_deeper_than(value: Any, max_depth: int) -> bool:
+    """Breadth first and without recursion, so that the depth of the input costs no stack."""
+    level = [value]
+    for _ in range(max_depth):
+        children = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [child for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep(max_depth: int) -> RequestError:
+    return RequestError(f"the body is nested deeper than {max_depth} levels", code="invalid_json")
+
+
+def _json_name(value: Any) -> str:
+    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
