@@ -34,5 +34,6 @@ def _fused(add: Node, norm: Node, shared: bool) -> Node:
 def ensures(graph: Graph) -> None:
     producers, users = graph.producers(), graph.users()
     for node in graph.nodes:
-        if node.op in NORMS and not node.attrs.get("head_dim") and producers[node.inputs[0]].op == "add":
+        plain = node.op in NORMS and not node.attrs.get("head_dim") and not node.attrs.get("add")
+        if plain and producers[node.inputs[0]].op == "add":
             assert sum(n.op in NORMS for n in users[node.inputs[0]]) > 1

@@ -89,11 +89,12 @@ class Scheduler:
         """The generation work of the next step; empty when there is none. Blocks for it are taken."""
         budget = self.limits.step_tokens
         chunks: list[Chunk] = []
+        preemptions = self.num_preemptions
         for sequence in [s for s in self.running if s.is_decoding]:
             if sequence in self.running and self._make_room(sequence, sequence.computed + 1):
                 chunks.append(Chunk(sequence, 1))
                 budget -= 1
-        for sequence in self._prefilling():
+        for sequence in self._prefilling(preemptions):
             count = min(sequence.num_pending, self.limits.chunk_tokens, budget)
             if count <= 0 or not self._make_room(sequence, sequence.computed + count):
                 break
@@ -101,10 +102,14 @@ class Scheduler:
             budget -= count
         return [chunk for chunk in chunks if chunk.sequence in self.running]
 
-    def _prefilling(self) -> Iterator[Sequence]:
-        """Running sequences still in prefill, then waiting ones as they are admitted, in order of arrival."""
-        yield from [s for s in self.running if not s.is_decoding]
-        while self.waiting and len(self.running) < self.limits.running:
+    def _prefilling(self, preemptions: int) -> Iterator[Sequence]:
+        """Running sequences still in prefill, then waiting ones as they are admitted, in order of arrival. `preemptions` is the count
+        when the step began."""
+        for sequence in [s for s in self.running if not s.is_decoding]:
+            if sequence in self.running:
+                yield sequence
+        # After a preemption nobody is admitted in this step: the preempted one would take back what its elder needs.
+        while self.waiting and len(self.running) < self.limits.running and self.num_preemptions == preemptions:
             sequence = self.waiting[0]
             sequence.blocks = self.pool.match(sequence.tokens)
             sequence.computed = sequence.published = len(sequence.blocks) * BLOCK_TOKENS

@@ -1,0 +1,70 @@
+"""Each family's graph after the whole pipeline equals the text in tests/golden; each pass can be left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taut import passes
+from taut.errors import UsageError
+from taut.graph import to_text, verify
+from builders import graphs
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_pipeline(family: str, precision: str, request: pytest.FixtureRequest) -> None:
+    text = to_text(passes.optimize(graphs()[family], passes.Options(precision)))  # type: ignore[arg-type]
+    assert text == (GOLDEN / f"{family}-{precision}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name, _ in passes.PIPELINE])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bert"])
+def test_single_pass(family: str, name: str) -> None:
+    """Before and after one pass alone: the text differs where the pass applies, and what it leaves is well formed."""
+    others = tuple(other for other, _ in passes.PIPELINE if other != name)
+    before = graphs()[family]
+    after = verify(passes.optimize(before, passes.Options("int8", others)))
+    applies = {
+        "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert",
+        "fuse_norm_quant": False, "remove_dead": False,
+    }  # fmt: skip
+    assert (to_text(before) != to_text(after)) == applies.get(name, True)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_decompose(family: str, precision: str) -> None:
+    """Fused nodes decompose into primitives: without precision changes, into exactly the nodes that the model file wrote."""
+    before = graphs()[family]
+    after = passes.optimize(before, passes.Options(precision))  # type: ignore[arg-type]
+    parts = [part for node in after.nodes for part in node.decompose() if part.op not in ("slice", "quantize")]
+    renamed = {part.name: part.op.removesuffix("_q8") for part in parts}
+    assert renamed == {node.name: node.op for node in before.nodes}
+    assert all(not part.origin for part in parts)
+
+
+def test_disabled_passes_leave_their_pattern() -> None:
+    text = to_text(passes.optimize(graphs()["llama"], passes.Options("int8", ("fuse_qkv", "fuse_add_norm"))))
+    assert "qkv" not in text and "add(" in text
+
+
+def test_unknown_pass() -> None:
+    with pytest.raises(UsageError, match="no pass named fuse_everything; passes: fuse_qkv"):
+        passes.optimize(graphs()["llama"], passes.Options("int8", ("fuse_everything",)))
+
+
+def test_shared_linear_weights_are_not_fused() -> None:
+    """A weight used twice must stay one copy: fusing it would pack it again."""
+    from taut.graph import Builder
+
+    b = Builder()
+    x = b.embed("x", b.weight("table", 300, 64))
+    w = b.weight("w", 64, 64)
+    q, k = b.linear("a.q", x, w), b.linear("a.k", x, w)
+    v = b.linear_of("a.v", x, 64, bias=False)
+    graph = b.finish(b.binary("add", "sum", b.binary("add", "qk", q, k), v))
+    assert "qkv" not in to_text(passes.optimize(graph, passes.Options("fp32")))
