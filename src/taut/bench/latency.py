@@ -1,0 +1,125 @@
+"""Prefill and decode times of a decoder, straight through the engine: no scheduler, no server, random token ids."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.bench.probe import Measure, Subject, around, middle, rss_bytes, share
+from taut.bench.work import Work, count
+from taut.engine.batch import Batch, Part, concatenate
+from taut.engine.kv_cache import blocks_for
+from taut.engine.sampler import RowChoice
+from taut.errors import UsageError
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """`batch` sequences of `prompt` tokens, then `gen` steps of one token each; the whole `reps` times after one warm-up."""
+
+    prompt: int = 512
+    gen: int = 32
+    batch: int = 1
+    reps: int = 3
+
+    def __post_init__(self) -> None:
+        if min(self.prompt, self.gen, self.batch, self.reps) < 1:
+            raise UsageError(f"prompt, gen, batch and reps must be at least 1, not {self}")
+
+
+@dataclass(frozen=True)
+class _Timing:
+    prefill_s: float
+    decode_s: float
+    prefill_work: Work
+    decode_work: Work
+
+
+def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
+    """Time `load`. `measure` gives the machine's limits (bench/limits.py); it is called before and after every repetition.
+
+    Medians over the repetitions; `decode_ms` is one step of the whole batch. Raises UsageError when the load does not fit.
+    """
+    total_len = load.prompt + load.gen
+    if subject.pool is None:
+        raise UsageError(f"{subject.name} is an encoder; use `taut bench encoder`")
+    if total_len > subject.context_len:
+        raise UsageError(f"prompt {load.prompt} + gen {load.gen} exceeds the context of {subject.context_len} tokens")
+    needed, kv = load.batch * blocks_for(total_len), subject.engine.kv
+    if kv is not None and needed > kv.num_blocks:
+        raise UsageError(f"the load needs {needed} KV blocks, the memory budget gives {kv.num_blocks}; lower batch or prompt")
+    tables = [subject.pool.take(blocks_for(total_len)) for _ in range(load.batch)]
+    try:
+        rng = np.random.default_rng(0)
+        _repetition(subject, load, tables, rng)  # warm-up: pages are committed, caches filled
+        pairs = list(around(measure, load.reps, lambda: _repetition(subject, load, tables, rng)))
+    finally:
+        for table in tables:
+            subject.pool.release(table)
+    precision = subject.plan.precision
+    shares = {
+        "prefill": statistics.median(share(t.prefill_work, limits, precision, t.prefill_s) for t, limits in pairs),
+        "decode": statistics.median(share(t.decode_work, limits, precision, t.decode_s) for t, limits in pairs),
+    }
+    rss, peak = rss_bytes()
+    return {
+        "model": subject.name,
+        "precision": precision,
+        "prompt": load.prompt,
+        "gen": load.gen,
+        "batch": load.batch,
+        "prefill_tokens_per_s": load.batch * load.prompt / statistics.median(t.prefill_s for t, _ in pairs),
+        "decode_ms": 1e3 * statistics.median(t.decode_s for t, _ in pairs),
+        "of_limit": shares,
+        "decode_bytes": pairs[-1][0].decode_work.weight_bytes + pairs[-1][0].decode_work.kv_bytes,
+        "rss_bytes": rss,
+        "peak_rss_bytes": peak,
+        "limits": dict(middle([limits for _, limits in pairs])),
+        "repetitions": [{"prefill_s": t.prefill_s, "decode_s": t.decode_s, "read_gb_s": lim["read_gb_s"]} for t, lim in pairs],
+    }
+
+
+def _repetition(subject: Subject, load: Load, tables: Sequence[list[int]], rng: np.random.Generator) -> _Timing:
+    # Random ids: which ones does not change the time, but a constant would read one embedding row only.
+    prompts = rng.integers(0, subject.vocab_size, (load.batch, load.prompt))  # (batch, prompt)
+    prefill_s, prefill_work = 0.0, Work(0, 0, 0, 0)
+    for ids, table in zip(prompts, tables, strict=True):
+        for begin in range(0, load.prompt, subject.step_tokens):
+            chunk = ids[begin : begin + subject.step_tokens]
+            part = Part(chunk.tolist(), begin, table, wants_row=begin + len(chunk) == load.prompt)
+            seconds, work = _step(subject, concatenate([part]))
+            prefill_s, prefill_work = prefill_s + seconds, _sum(prefill_work, work)
+    steps = []
+    for position in range(load.prompt, load.prompt + load.gen):
+        ids = rng.integers(0, subject.vocab_size, load.batch)  # (batch,)
+        batch = concatenate([Part([int(token)], position, table) for token, table in zip(ids, tables, strict=True)])
+        steps.append(_step(subject, batch))
+    steps.sort(key=lambda step: step[0])
+    decode_s, decode_work = steps[len(steps) // 2]
+    return _Timing(prefill_s, decode_s, prefill_work, decode_work)
+
+
+def _step(subject: Subject, batch: Batch) -> tuple[float, Work]:
+    """(seconds, work) of one engine step, choosing the next tokens included."""
+    choices = [RowChoice()] * batch.num_rows
+    start = time.perf_counter()
+    subject.engine.run(batch, choices)
+    seconds = time.perf_counter() - start
+    return seconds, count(subject.plan, subject.weights, batch, subject.kv_bytes_per_token)
+
+
+def _sum(a: Work, b: Work) -> Work:
+    return Work(
+        a.linear_macs + b.linear_macs,
+        a.attention_macs + b.attention_macs,
+        a.weight_bytes + b.weight_bytes,
+        a.kv_bytes + b.kv_bytes,
+    )
