@@ -1,0 +1,171 @@
+// The loops of the int8 linear over panels, row tiles and spans of K; an ISA supplies the tiles (linear_q8_<isa>.h).
+//
+// Rows are cut into balanced tiles of at most kTileRows (never one slow tail), tiles into groups of at most Isa::kGroupTiles. A group
+// walks its panel span by span, so that the span's weights come from memory once and stay in L1 for the group's other tiles.
+// An ISA whose multiply takes int16 widens a span's weights first when a group is large enough to pay for it.
+#pragma once
+#include "linear_q8.h"
+#include "simd/math.h"
+
+namespace taut::TAUT_ISA_NS {
+namespace {
+
+constexpr int kPanel = 64;    // columns
+constexpr int kTileRows = 6;  // most rows of a tile
+
+// Inputs [begin, end) inside one segment: whole pieces, or a part of one piece.
+struct Span {
+  int32_t begin, end;
+  int32_t first_piece, last_piece;  // inclusive
+};
+
+// One tile of rows over one span. Rows are a.x_row_bytes apart; acc and dots have kPanel columns per row.
+struct Tile {
+  const uint8_t* x;       // row 0
+  const uint8_t* w;       // the span's weights: packed, or widened by the ISA
+  float* acc;             // sums of the segment
+  int32_t* dots;          // carries the dot product where the span holds a part of a piece
+  const uint8_t* next_x;  // values that the next tile reads (a hint)
+  int fetch_begin, fetch_end;  // of the four 64-byte lines of a k-quad, those that this tile prefetches for a later span
+};
+
+// The part of a span that one piece covers.
+struct Part {
+  int32_t begin, end;
+  const uint8_t* scale;  // of row 0, as sum
+  const uint8_t* sum;
+  bool starts, ends;  // the piece, here
+};
+
+inline Part part_of(const LinearQ8& a, const Span& s, const Tile& t, int32_t piece) {
+  const int32_t begin = a.pieces.begin[piece], end = a.pieces.begin[piece + 1];
+  const uint8_t* scale = t.x + a.scales_offset + 4 * int64_t(piece);
+  return {begin > s.begin ? begin : s.begin, end < s.end ? end : s.end, scale, scale + 4 * int64_t(a.pieces.count),
+          begin >= s.begin,                  end <= s.end};
+}
+
+// The longest span from `begin` on: whole pieces of the segment up to max_k inputs, else a part of one piece.
+inline Span next_span(const Pieces& pieces, int32_t begin, int32_t piece, int32_t last_piece, int32_t max_k) {
+  if (pieces.begin[piece + 1] - begin > max_k) return {begin, begin + max_k, piece, piece};
+  Span s{begin, pieces.begin[piece + 1], piece, piece};
+  if (begin != pieces.begin[piece]) return s;  // the rest of a piece
+  while (s.last_piece < last_piece && pieces.begin[s.last_piece + 2] - begin <= max_k) s.end = pieces.begin[++s.last_piece + 1];
+  return s;
+}
+
+// Scale, bias and activation of one row's (s0 + s1) + (s2 + s3); columns beyond n are not written.
+inline void store_row(const LinearQ8& a, int64_t row, int64_t panel, const float* s01, const float* s2, const float* s3) {
+  float* y = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(a.y) + row * a.y_row_bytes);
+  for (int i = 0; i < kPanel; i += 16) {
+    const int64_t column = panel * kPanel + i;
+    if (column >= a.n) break;
+    const f32x16 sum = add(load(s01 + i), add(load(s2 + i), load(s3 + i))), scale = load(a.w_scale + column);
+    const f32x16 scaled = a.bias ? fma(sum, scale, load(a.bias + column)) : mul(sum, scale);
+    store_n(y + column, activate(scaled, a.activation), a.n - column);
+  }
+}
+
+template <class Isa, int kPath>
+void run_tile(int64_t rows, const LinearQ8& a, const Span& s, const Tile& t) {
+  switch (rows) {
+    case 1:
+      return Isa::template tile<1, kPath>(a, s, t);
+    case 2:
+      return Isa::template tile<2, kPath>(a, s, t);
+    case 3:
+      return Isa::template tile<3, kPath>(a, s, t);
+    case 4:
+      return Isa::template tile<4, kPath>(a, s, t);
+    case 5:
+      return Isa::template tile<5, kPath>(a, s, t);
+    default:
+      return Isa::template tile<6, kPath>(a, s, t);
+  }
+}
+
+// Up to Isa::kGroupTiles tiles against one panel. Tile t holds rows [row[t], row[t + 1]).
+template <class Isa>
+struct Group {
+  static constexpr int kValues = Isa::kGroupTiles * kTileRows * kPanel;
+
+  const LinearQ8& a;
+  const bool streams;  // the panel is not in a cache yet
+  int tiles = 0;
+  int64_t row[Isa::kGroupTiles + 1];
+  alignas(64) float acc[3][kValues];
+  alignas(64) int32_t dots[kValues];
+  alignas(64) uint8_t wide[Isa::kWideBytes];
+
+  Group(const LinearQ8& args, bool first_of_panel) : a(args), streams(first_of_panel) {}
+
+  bool is_wide() const { return Isa::kWideBytes > 1 && tiles >= Isa::kWideTiles; }
+  const uint8_t* x(int t) const { return a.x + row[t] * a.x_row_bytes; }
+
+  // next_x is the first tile's for the last one: of the next span, or of this span's next strip.
+  Tile tile(int t, const uint8_t* w, float* sums, int32_t begin, int32_t wrapped) {
+    const int64_t offset = (row[t] - row[0]) * kPanel;
+    const uint8_t* next = t + 1 < tiles ? x(t + 1) + int64_t(begin) * Isa::kActBytes : x(0) + int64_t(wrapped) * Isa::kActBytes;
+    return {x(t), w, sums + offset, dots + offset, next, streams ? 4 * t / tiles : 0, streams ? 4 * (t + 1) / tiles : 0};
+  }
+
+  void run_span(const Span& s, const uint8_t* panel, float* sums) {
+    const uint8_t* w = panel + int64_t(s.begin) * kPanel;
+    if (!is_wide()) {
+      for (int t = 0; t < tiles; ++t) run_tile<Isa, 0>(row[t + 1] - row[t], a, s, tile(t, w, sums, s.begin, s.end));
+      return;
+    }
+    for (int column = 0; column < kPanel; column += Isa::kWideColumns) {
+      Isa::widen(w + column * 4, (s.end - s.begin) / 4, wide);
+      const int32_t wrapped = column + Isa::kWideColumns < kPanel ? s.begin : s.end;
+      for (int t = 0; t < tiles; ++t) {
+        Tile strip = tile(t, wide, sums + column, s.begin, wrapped);
+        strip.dots += column;
+        run_tile<Isa, 1>(row[t + 1] - row[t], a, s, strip);
+      }
+    }
+  }
+
+  void run_panel(int64_t panel) {
+    const uint8_t* w = a.w + panel * kPanel * a.pieces.k;
+    const int64_t num_values = (row[tiles] - row[0]) * kPanel;
+    const int32_t max_k = is_wide() ? Isa::kWideK : tiles > 1 ? Isa::kSharedK : Isa::kSingleK;
+    for (int i = 0; i < 4; ++i) {
+      float* sums = acc[i == 0 ? 0 : i == 3 ? 2 : 1];
+      for (int64_t v = 0; v < num_values; ++v) sums[v] = 0.0f;
+      const int32_t last = a.pieces.segment[i + 1] - 1;
+      for (int32_t piece = a.pieces.segment[i], k = a.pieces.begin[piece]; piece <= last;) {
+        const Span s = next_span(a.pieces, k, piece, last, max_k);
+        run_span(s, w, sums);
+        k = s.end;
+        piece = s.last_piece + (s.end == a.pieces.begin[s.last_piece + 1]);
+      }
+      if (i == 1) {
+        for (int64_t v = 0; v < num_values; ++v) acc[0][v] += acc[1][v];
+      }
+    }
+    for (int64_t r = row[0]; r < row[tiles]; ++r) {
+      const int64_t v = (r - row[0]) * kPanel;
+      store_row(a, r, panel, acc[0] + v, acc[1] + v, acc[2] + v);
+    }
+  }
+};
+
+template <class Isa>
+void run(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+  const int64_t rows = row_end - row_begin;
+  if (rows <= 0) return;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t groups = (tiles + Isa::kGroupTiles - 1) / Isa::kGroupTiles;
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    for (int64_t i = 0; i < groups; ++i) {
+      const int64_t first = tiles * i / groups, last = tiles * (i + 1) / groups;
+      Group<Isa> g(a, i == 0);
+      g.tiles = int(last - first);
+      for (int64_t t = first; t <= last; ++t) g.row[t - first] = row_begin + rows * t / tiles;
+      g.run_panel(panel);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace taut::TAUT_ISA_NS
