@@ -1,4 +1,4 @@
-"""embed: rows of a table chosen by token id, position or token type."""
+"""embed: rows of a table chosen by token id, position or token type. A tied int8 head serves as table with its (q, scale)."""
 
 from __future__ import annotations
 
@@ -15,5 +15,9 @@ def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs
 
 
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
+    chosen = getattr(context, attrs["index"]) + attrs["offset"]
+    if isinstance(weights[0], tuple):
+        q, scale = weights[0]
+        return [q[chosen] * scale[chosen, None]]
     table: Floats = weights[0]  # (entries, features)
-    return [table[getattr(context, attrs["index"]) + attrs["offset"]].copy()]
+    return [table[chosen].copy()]
