@@ -1,10 +1,10 @@
 """The Python interface: load a model, then chat, generate and embed with it.
 
-    model = taut.load("smollm2-135m")
-    print(model.chat([{"role": "user", "content": "What is a hash table?"}]).text)
-    for piece in model.generate("Once upon a time", stream=True):
-        print(piece, end="")
-    vectors = taut.load("minilm").embed(["one sentence", "another"])
+model = taut.load("smollm2-135m")
+print(model.chat([{"role": "user", "content": "What is a hash table?"}]).text)
+for piece in model.generate("Once upon a time", stream=True):
+    print(piece, end="")
+vectors = taut.load("minilm").embed(["one sentence", "another"])
 """
 
 from __future__ import annotations
@@ -65,46 +65,75 @@ class Model:
         """The token ids of a conversation with the model's chat template, up to where the assistant speaks."""
         if self.chat_template is None:
             raise RequestError(f"{self.name} has no chat template; use generate with a plain prompt", param="messages")
-        return self._tokens().encode(self.chat_template.render([dict(m) for m in messages]), add_special=False)
+        ids: list[int] = self._tokens().encode(self.chat_template.render([dict(m) for m in messages]), add_special=False)
+        return ids
 
     def _tokens(self) -> Any:
         if self.tokenizer is None:
             raise RequestError(f"{self.name} has no tokenizer", param="prompt")
         return self.tokenizer
 
-    def chat(self, messages: Messages, *, max_tokens: int | None = None, stop: Sequence[str] = (), **sampling: Any) -> Completion:
+    def chat(
+        self, messages: Messages, *, max_tokens: int | None = None, stop: Sequence[str] = (), **sampling: Any
+    ) -> Completion:
         """The assistant's next turn. `sampling`: temperature, top_k, top_p, min_p, seed (SamplingParams); greedy by default."""
         return self._complete(self._request(self.encode_chat(messages), max_tokens, stop, sampling))
 
     @overload
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int | None = ..., stop: Sequence[str] = ..., stream: Literal[False] = ..., **sampling: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = ...,
+        stop: Sequence[str] = ...,
+        stream: Literal[False] = ...,
+        **sampling: Any,
     ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int | None = ..., stop: Sequence[str] = ..., stream: Literal[True], **sampling: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = ...,
+        stop: Sequence[str] = ...,
+        stream: Literal[True],
+        **sampling: Any,
     ) -> Iterator[str]: ...
 
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = (), stream: bool = False, **sampling: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        stream: bool = False,
+        **sampling: Any,
     ) -> Completion | Iterator[str]:
         """Continue `prompt` (text or token ids); with `stream` an iterator of text pieces, which may be abandoned at any time."""
         ids = self._tokens().encode(prompt) if isinstance(prompt, str) else list(prompt)
         request = self._request(ids, max_tokens, stop, sampling)
         return self._stream(request) if stream else self._complete(request)
 
-    def stream_chat(self, messages: Messages, *, max_tokens: int | None = None, stop: Sequence[str] = (), **sampling: Any) -> Iterator[str]:
+    def stream_chat(
+        self, messages: Messages, *, max_tokens: int | None = None, stop: Sequence[str] = (), **sampling: Any
+    ) -> Iterator[str]:
         """The assistant's next turn, piece by piece."""
         return self._stream(self._request(self.encode_chat(messages), max_tokens, stop, sampling))
 
-    def _request(self, ids: Sequence[int], max_tokens: int | None, stop: Sequence[str], sampling: Mapping[str, Any]) -> GenerateRequest:
+    def _request(
+        self, ids: Sequence[int], max_tokens: int | None, stop: Sequence[str], sampling: Mapping[str, Any]
+    ) -> GenerateRequest:
         if self.kind != "decoder":
             raise RequestError(f"{self.name} is an encoder: it embeds, it does not generate", param="model")
         if unknown := set(sampling) - set(SamplingParams.__dataclass_fields__):
-            raise RequestError(f"unknown option {', '.join(sorted(unknown))}; accepted: {', '.join(SamplingParams.__dataclass_fields__)}")
+            raise RequestError(
+                f"unknown option {', '.join(sorted(unknown))}; accepted: {', '.join(SamplingParams.__dataclass_fields__)}"
+            )
         room = max(1, min(self.context_len, self._loaded.budget.kv_tokens) - len(ids))
-        return GenerateRequest(self._next_id(), tuple(ids), min(max_tokens or room, room), SamplingParams(**sampling), tuple(stop))
+        return GenerateRequest(
+            self._next_id(), tuple(ids), min(max_tokens or room, room), SamplingParams(**sampling), tuple(stop)
+        )
 
     def _next_id(self) -> str:
         return f"local-{next(self._ids)}"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
 from taut import checkpoint as checkpoints
 from taut import models, passes, plan
 from taut.checkpoint import Checkpoint
@@ -139,7 +138,9 @@ def _grant(config: LoadConfig, built: BuiltModel, graph: Graph, made: plan.Plan)
     return grant(config.memory_bytes, store_bytes(graph), activation, kv)
 
 
-def _executor(config: LoadConfig, graph: Graph, made: plan.Plan, store: WeightStore, kv: KVPool | None, runtime: Any) -> Executor:
+def _executor(
+    config: LoadConfig, graph: Graph, made: plan.Plan, store: WeightStore, kv: KVPool | None, runtime: Any
+) -> Executor:
     if config.executor == "reference":
         from taut.engine.executors.reference import ReferenceExecutor
 
@@ -147,5 +148,3 @@ def _executor(config: LoadConfig, graph: Graph, made: plan.Plan, store: WeightSt
     from taut.engine.executors.native import NativeExecutor
 
     return NativeExecutor(made, store, runtime, kv)
-
-

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from builders import graphs
 from taut import passes
 from taut.errors import UsageError
 from taut.graph import to_text, verify
-from builders import graphs
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

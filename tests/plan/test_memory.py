@@ -7,12 +7,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import graphs
 from taut import passes, plan
 from taut.plan.memory import Lifetime, place
 from taut.quant.schemes.int8 import round_up
-from builders import graphs
 
-LIVES = st.lists(st.tuples(st.sampled_from(["tokens", "rows"]), st.integers(1, 40), st.integers(0, 20), st.integers(0, 6)), max_size=25)
+LIVES = st.lists(
+    st.tuples(st.sampled_from(["tokens", "rows"]), st.integers(1, 40), st.integers(0, 20), st.integers(0, 6)), max_size=25
+)
 
 
 @given(LIVES)
@@ -22,7 +24,10 @@ def test_no_overlap(lives: list[tuple[str, int, int, int]]) -> None:
     for a, b in itertools.combinations(lifetimes, 2):
         together = lifetimes[a].space == lifetimes[b].space
         together &= lifetimes[a].first <= lifetimes[b].last and lifetimes[b].first <= lifetimes[a].last
-        apart = buffers[a].offset + buffers[a].row_bytes <= buffers[b].offset or buffers[b].offset + buffers[b].row_bytes <= buffers[a].offset
+        apart = (
+            buffers[a].offset + buffers[a].row_bytes <= buffers[b].offset
+            or buffers[b].offset + buffers[b].row_bytes <= buffers[a].offset
+        )
         assert not together or apart
     for name, buffer in buffers.items():
         assert buffer.offset % 64 == 0 and buffer.offset + buffer.row_bytes <= spaces[lifetimes[name].space]

@@ -68,7 +68,9 @@ class FakeStream:
         return ""
 
 
-def fake_loop(num_blocks: int = 64, *, reuse: bool = True, end_ids: frozenset[int] = frozenset(), **limits: int) -> tuple[Loop, FakeEngine]:
+def fake_loop(
+    num_blocks: int = 64, *, reuse: bool = True, end_ids: frozenset[int] = frozenset(), **limits: int
+) -> tuple[Loop, FakeEngine]:
     engine = FakeEngine(num_blocks)
     scheduler = Scheduler(Limits(**{"context_len": 4096, **limits}), BlockPool(num_blocks, reuse=reuse))
     return Loop(engine, scheduler, FakeStream, end_ids, VOCAB), engine  # type: ignore[arg-type]

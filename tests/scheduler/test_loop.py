@@ -6,8 +6,8 @@ import random
 from collections import Counter
 
 import pytest
-from scheduler.fakes import fake_loop, next_token
 
+from scheduler.fakes import fake_loop, next_token
 from taut.errors import ContextLengthError, MemoryBudgetError, OverloadedError, RequestError
 from taut.scheduler.loop import Loop
 from taut.scheduler.request import EmbedRequest, FinishedEvent, GenerateRequest, SamplingParams, TextEvent
@@ -106,7 +106,9 @@ def test_random_life() -> None:
     """Random arrivals, cancels and failures over many seeds; the invariants are checked after every step."""
     for seed in range(60):
         rng = random.Random(seed)
-        loop, engine = fake_loop(num_blocks=rng.randrange(12, 40), running=rng.randrange(1, 9), chunk_tokens=rng.choice([5, 32, 100]))
+        loop, engine = fake_loop(
+            num_blocks=rng.randrange(12, 40), running=rng.randrange(1, 9), chunk_tokens=rng.choice([5, 32, 100])
+        )
         engine.nan, engine.poison = 500, 501
         accepted: dict[str, GenerateRequest] = {}
         ended: Counter[str] = Counter()

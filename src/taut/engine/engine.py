@@ -41,7 +41,7 @@ class Engine:
     def embed(self, batch: Batch) -> list[Floats | NumericalError]:
         """One vector per sequence of an encoder's batch, or the error that fails that sequence alone."""
         vectors = np.array(self.executor.run(batch)[-1], dtype=np.float32)
-        finite = np.isfinite(vectors).all(axis=1)
+        finite = [bool(np.isfinite(vector).all()) for vector in vectors]
         bad = NumericalError("the model produced a non-finite embedding for this input")
         return [vector if ok else bad for vector, ok in zip(vectors, finite, strict=True)]
 

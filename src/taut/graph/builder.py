@@ -56,10 +56,11 @@ class Builder:
 
     def layer_norm(self, name: str, x: str, eps: float) -> str:
         width = self._values[x].signature.features
-        return self.add_node("layer_norm", name, (x,), (self.weight(f"{name}.weight", width), self.weight(f"{name}.bias", width)), eps=eps)
+        weights = (self.weight(f"{name}.weight", width), self.weight(f"{name}.bias", width))
+        return self.add_node("layer_norm", name, (x,), weights, eps=eps)
 
     def unary(self, op: str, name: str, x: str, **attrs: Attr) -> str:
-        return self.add_node(op, name, (x,), **attrs)
+        return self.add_node(op, name, (x,), (), **attrs)
 
     def binary(self, op: str, name: str, a: str, b: str) -> str:
         return self.add_node(op, name, (a, b))

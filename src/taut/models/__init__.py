@@ -74,5 +74,7 @@ def _match(module: ModuleType, checkpoint: Checkpoint, graph: Graph) -> tuple[di
     if faults:
         shown = "\n  ".join(faults[:20]) + (f"\n  … and {len(faults) - 20} more" if len(faults) > 20 else "")
         extra = f"\nnot used by the model: {', '.join(surplus[:10])}" if surplus else ""
-        raise UnsupportedModelError(f"{checkpoint.name}: the weights do not match config.json ({len(faults)} faults; an incomplete download?)\n  {shown}{extra}")
+        raise UnsupportedModelError(
+            f"{checkpoint.name}: the weights do not match config.json ({len(faults)} faults; an incomplete download?)\n  {shown}{extra}"
+        )
     return renamed, surplus

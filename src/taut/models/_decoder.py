@@ -39,7 +39,9 @@ class Config:
         heads = int(c["num_attention_heads"])
         head_dim = int(c.get("head_dim") or c["hidden_size"] // heads)
         if c.get("hidden_act", "silu") != "silu":
-            raise UnsupportedModelError(f"hidden_act {c['hidden_act']!r} is not supported for {c['model_type']}; supported: silu")
+            raise UnsupportedModelError(
+                f"hidden_act {c['hidden_act']!r} is not supported for {c['model_type']}; supported: silu"
+            )
         biases = {"qkv", "o"} if c.get("attention_bias") else set()
         return cls(
             hidden_size=int(c["hidden_size"]),
@@ -52,7 +54,8 @@ class Config:
             context_len=int(c.get("max_position_embeddings") or 2048),
             eps=float(c.get("rms_norm_eps", 1e-6)),
             rope=_rope(c, head_dim),
-            tied=bool(c.get("tie_word_embeddings", False)) or "lm_head.weight" not in checkpoint.tensors and "tie_word_embeddings" not in c,
+            tied=bool(c.get("tie_word_embeddings", False))
+            or ("lm_head.weight" not in checkpoint.tensors and "tie_word_embeddings" not in c),
             biases=frozenset(biases | ({"mlp"} if c.get("mlp_bias") else set())),
         )
 

@@ -53,7 +53,9 @@ class Config:
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Config:
         c, pooling = checkpoint.config, checkpoint.pooling
         if (act := c.get("hidden_act", "gelu")) not in _ACTS:
-            raise UnsupportedModelError(f"hidden_act {act!r} is not supported for {c['model_type']}; supported: {', '.join(_ACTS)}")
+            raise UnsupportedModelError(
+                f"hidden_act {act!r} is not supported for {c['model_type']}; supported: {', '.join(_ACTS)}"
+            )
         if (kind := c.get("position_embedding_type", "absolute")) != "absolute":
             raise UnsupportedModelError(f"position_embedding_type {kind!r} is not supported; supported: absolute")
         pad = c.get("pad_token_id")
@@ -91,7 +93,9 @@ def build(config: Config, context_len: int) -> Graph:
     """Sentence embeddings (sequences, hidden_size) and, first, the last hidden states (tokens, hidden_size)."""
     b, c = Builder(), config
     x = b.embed("word", b.weight("words.weight", c.vocab_size, c.hidden_size))
-    where = b.embed("position", b.weight("positions.weight", c.positions, c.hidden_size), index="positions", offset=c.position_offset)
+    where = b.embed(
+        "position", b.weight("positions.weight", c.positions, c.hidden_size), index="positions", offset=c.position_offset
+    )
     kind = b.embed("type", b.weight("types.weight", c.types, c.hidden_size), index="types")
     x = b.layer_norm("embed_norm", b.binary("add", "embedded", b.binary("add", "word_type", x, kind), where), c.eps)
     for layer in range(c.layers):
@@ -103,7 +107,13 @@ def build(config: Config, context_len: int) -> Graph:
 def _layer(b: Builder, c: Config, at: str, x: str) -> str:
     q, k, v = (b.linear_of(f"{at}.{n}", x, c.hidden_size, bias=True) for n in "qkv")
     a = b.add_node(
-        "attention_full", f"{at}.attention", (q, k, v), heads=c.heads, kv_heads=c.heads, head_dim=c.head_dim, scale=c.head_dim**-0.5
+        "attention_full",
+        f"{at}.attention",
+        (q, k, v),
+        heads=c.heads,
+        kv_heads=c.heads,
+        head_dim=c.head_dim,
+        scale=c.head_dim**-0.5,
     )
     o = b.linear_of(f"{at}.o", a, c.hidden_size, bias=True)
     x = b.layer_norm(f"{at}.attention_norm", b.binary("add", f"{at}.attended", o, x), c.eps)

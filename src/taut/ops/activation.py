@@ -20,7 +20,7 @@ def silu(x: Doubles) -> Doubles:
 
 def gelu(x: Doubles) -> Doubles:
     """0.5 x (1 + erf(x / sqrt 2)); Hendrycks and Gimpel 2016."""
-    return np.asarray(0.5 * x * (1 + _erf(x / math.sqrt(2)).astype(np.float64)))
+    return np.asarray(0.5 * x * (1 + np.asarray(_erf(x / math.sqrt(2)), dtype=np.float64)))
 
 
 def gelu_tanh(x: Doubles) -> Doubles:
@@ -36,7 +36,13 @@ def tanh(x: Doubles) -> Doubles:
     return np.tanh(x)
 
 
-FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "tanh": tanh}
+FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+    "tanh": tanh,
+}
 
 
 def apply(name: str, x: Doubles) -> Doubles:

@@ -30,7 +30,7 @@ def attend(q: Array, k: Array, v: Array, attrs: Attrs, visible: Array | None) ->
         scores = np.where(visible, scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     out = np.einsum("kgtj,jkd->tkgd", p / p.sum(axis=-1, keepdims=True), v.astype(np.float64))
-    return out.reshape(q.shape).astype(np.float32)
+    return np.asarray(out.reshape(q.shape), dtype=np.float32)
 
 
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:

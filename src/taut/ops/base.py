@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -54,7 +54,7 @@ class OpModule(Protocol):
     def run(self, inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]: ...
 
 
-@lru_cache(maxsize=None)
+@cache
 def find(op: str) -> OpModule:
     """The module of an op; KeyError for a name that has no file, while an error inside the file passes through."""
     name = f"taut.ops.{op}"

@@ -18,5 +18,7 @@ def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: 
     for s, table in enumerate(context.tables):
         own = slice(context.starts[s], context.starts[s + 1])
         shape = (-1, inputs[0].shape[1] // attrs["head_dim"], attrs["head_dim"])  # (tokens, kv_heads, head_dim)
-        context.kv.write(attrs["layer"], table, context.positions[own], inputs[0][own].reshape(shape), inputs[1][own].reshape(shape))
+        context.kv.write(
+            attrs["layer"], table, context.positions[own], inputs[0][own].reshape(shape), inputs[1][own].reshape(shape)
+        )
     return [inputs[0][:, :0]]

@@ -17,7 +17,11 @@ def shared_inputs(graph: Graph, count: int) -> list[tuple[Node, ...]]:
     groups = []
     for users in graph.users().values():
         linears = tuple(n for n in users if n.op == "linear" and not n.attrs.get("act") and not n.origin)
-        if len(linears) == count and len({len(n.weights) for n in linears}) == 1 and all(uses[w] == 1 for n in linears for w in n.weights):
+        if (
+            len(linears) == count
+            and len({len(n.weights) for n in linears}) == 1
+            and all(uses[w] == 1 for n in linears for w in n.weights)
+        ):
             groups.append(linears)
     return groups
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from taut.graph import Graph, Node
+from taut.graph.node import Attr
 from taut.passes.concat import fuse_linears, shared_inputs
 from taut.passes.options import Options
 
@@ -34,7 +35,7 @@ def _fuse(graph: Graph, pair: tuple[Node, ...]) -> Graph:
 
 
 def _swiglu(graph: Graph, gate_up: str, act: Node, product: Node) -> Graph:
-    attrs = MappingProxyType({"act": act.op, "group": -1})
+    attrs = MappingProxyType[str, Attr]({"act": act.op, "group": -1})
     node = Node(product.name, "swiglu", (gate_up,), product.outputs, (), attrs, (act, product))
     # The slices of gate and up go: only the origin reads them, and it makes them itself.
     gone = {act.name, *(n.name for n in graph.nodes if n.op == "slice" and n.inputs == (gate_up,))}
@@ -44,5 +45,3 @@ def _swiglu(graph: Graph, gate_up: str, act: Node, product: Node) -> Graph:
 def ensures(graph: Graph) -> None:
     users = graph.users()
     assert all(node.op != "swiglu" or users[node.inputs[0]] == [node] for node in graph.nodes)
-
-

@@ -11,13 +11,17 @@ from taut.passes.options import Options
 
 
 def requires(graph: Graph) -> None:
-    assert all(node.attrs.get("group", -1) < 0 for node in graph.nodes if node.op in NORMS)
+    assert not any(_writes_quantized(node) for node in graph.nodes if node.op in NORMS)
+
+
+def _writes_quantized(node: Node) -> bool:
+    return int(node.attrs.get("group", -1)) >= 0
 
 
 def run(graph: Graph, options: Options) -> Graph:
     users, fused, gone = graph.users(), {}, set()
     for node in graph.nodes:
-        if not (node.op in NORMS and not node.attrs.get("head_dim") or node.op == "swiglu"):
+        if not ((node.op in NORMS and not node.attrs.get("head_dim")) or node.op == "swiglu"):
             continue
         out = node.outputs[-1]
         quantizers = [n for n in users[out] if n.op == "quantize"]
@@ -41,4 +45,4 @@ def ensures(graph: Graph) -> None:
     for node in graph.nodes:
         if node.op == "quantize":
             source = producers[node.inputs[0]]
-            assert source.op not in NORMS or source.attrs.get("group", -1) >= 0 or source.attrs.get("head_dim")
+            assert source.op not in NORMS or _writes_quantized(source) or source.attrs.get("head_dim")

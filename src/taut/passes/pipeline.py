@@ -9,6 +9,8 @@ from taut.errors import UsageError
 from taut.graph import Graph, verify
 from taut.passes.options import Options
 
+__all__ = ["PIPELINE", "Options", "Pass", "optimize"]
+
 PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
     ("fuse_gate_up", "one GEMM for both MLP inputs, and their product in one sweep"),

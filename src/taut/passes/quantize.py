@@ -45,7 +45,9 @@ def _to_int8(node: Node, quantized: str, group: int) -> Node:
     if node.op != "linear":
         return node
     origin = tuple(_to_int8(part, quantized, group) for part in node.origin)
-    return replace(node, op="linear_q8", inputs=(quantized,), attrs=MappingProxyType({**node.attrs, "group": group}), origin=origin)
+    return replace(
+        node, op="linear_q8", inputs=(quantized,), attrs=MappingProxyType({**node.attrs, "group": group}), origin=origin
+    )
 
 
 def ensures(graph: Graph) -> None:

@@ -27,7 +27,9 @@ def make(graph: Graph, target: Target, precision: str) -> Plan:
     buffers, spaces = place(_lifetimes(graph, nodes, aliases, target))
     views = {name: _view(graph, name, aliases, buffers) for name in graph.values if graph.signature(name).dtype != "kv"}
     steps = tuple(_step(node, views, target) for node in nodes)
-    return Plan(steps, tuple(views[name] for name in graph.outputs), spaces, precision)
+    return Plan(
+        steps, tuple(views[name] for name in graph.outputs), {str(space): size for space, size in spaces.items()}, precision
+    )
 
 
 def _step(node: Node, views: dict[str, View], target: Target) -> Step:

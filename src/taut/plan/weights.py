@@ -111,18 +111,24 @@ def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
 
 def store_bytes(graph: Graph) -> int:
     """Bytes that the packed weights of `graph` take."""
-    return sum(int8.round_up(part, ALIGN) for key, kind in kinds(graph).items() for part in packed_bytes(kind, graph.weight_shape(key)))
+    return sum(
+        int8.round_up(part, ALIGN) for key, kind in kinds(graph).items() for part in packed_bytes(kind, graph.weight_shape(key))
+    )
 
 
 def load(
-    graph: Graph, source: TensorSource, allocate: Callable[[int], NDArray[np.uint8]], packer: Packer | None = None, progress: Progress | None = None
+    graph: Graph,
+    source: TensorSource,
+    allocate: Callable[[int], NDArray[np.uint8]],
+    packer: Packer | None = None,
+    progress: Progress | None = None,
 ) -> WeightStore:
     """Read, convert and pack every weight of `graph` into one allocation."""
     arena, cursor = allocate(store_bytes(graph)), 0
 
     def take(size: int, dtype: Any, shape: tuple[int, ...]) -> Array:
         nonlocal cursor
-        view = arena[cursor : cursor + size].view(dtype).reshape(shape)
+        view: Array = arena[cursor : cursor + size].view(dtype).reshape(shape)
         cursor += int8.round_up(size, ALIGN)
         return view
 

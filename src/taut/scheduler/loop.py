@@ -6,7 +6,8 @@ Every accepted request gets exactly one FinishedEvent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from taut.engine.batch import Part, concatenate
@@ -46,7 +47,12 @@ class Loop:
     """`vocab_size` bounds prompt ids; `end_ids` are the model's own end tokens; `stream` makes an incremental detokenizer."""
 
     def __init__(
-        self, engine: Engine, scheduler: Scheduler, stream: Callable[[], TokenStream] | None, end_ids: frozenset[int], vocab_size: int
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        stream: Callable[[], TokenStream] | None,
+        end_ids: frozenset[int],
+        vocab_size: int,
     ) -> None:
         self._engine, self._scheduler, self._stream = engine, scheduler, stream
         self._end_ids, self._vocab_size = end_ids, vocab_size
@@ -81,7 +87,9 @@ class Loop:
         if (live := self._live.get(request_id)) is None:
             return
         if live.sequence is None:
-            self._scheduler.embeds = type(self._scheduler.embeds)(e for e in self._scheduler.embeds if e.request_id != request_id)
+            self._scheduler.embeds = type(self._scheduler.embeds)(
+                e for e in self._scheduler.embeds if e.request_id != request_id
+            )
             del self._live[request_id]
             self._pending.append(FinishedEvent(request_id, "cancelled", Usage(0)))
         else:
@@ -121,7 +129,7 @@ class Loop:
                 events += self._append(chunk.sequence, result)
         return events
 
-    def _run(self, chunks: list[Chunk]) -> list[int | None | Exception]:
+    def _run(self, chunks: list[Chunk]) -> list[int | Exception | None]:
         """For each chunk the sampled token, None when it does not reach its last token, or why it failed. When a step raises, its
         sequences are tried one by one, so that a bad one fails alone."""
         parts = [
@@ -183,12 +191,20 @@ class Loop:
     def check_integrity(self) -> None:
         """Assert the scheduler's invariants and that exactly its sequences are live."""
         self._scheduler.check_integrity()
-        known = {s.request_id for s in (*self._scheduler.waiting, *self._scheduler.running)} | {e.request_id for e in self._scheduler.embeds}
+        known = {s.request_id for s in (*self._scheduler.waiting, *self._scheduler.running)} | {
+            e.request_id for e in self._scheduler.embeds
+        }
         assert known == set(self._live)
 
 
 def _choice(sequence: Sequence) -> RowChoice:
     s: GenerateRequest = sequence.request
     return RowChoice(
-        s.sampling.temperature, s.sampling.top_k, s.sampling.top_p, s.sampling.min_p, sequence.seed, s.choice, len(sequence.tokens)
+        s.sampling.temperature,
+        s.sampling.top_k,
+        s.sampling.top_p,
+        s.sampling.min_p,
+        sequence.seed,
+        s.choice,
+        len(sequence.tokens),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from taut.errors import ContextLengthError, MemoryBudgetError, OverloadedError
 from taut.scheduler.blocks import BlockPool
-from taut.scheduler.request import EmbedRequest, GenerateRequest
+from taut.scheduler.request import EmbedRequest
 from taut.scheduler.sequence import Sequence
 
 
