@@ -48,7 +48,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert odd sizes": ("bert", {"hidden_size": 60, "intermediate_size": 100, "num_attention_heads": 5}),
     "bert bf16 file": ("bert", {"dtype": "bf16"}),
     "roberta": ("roberta", {}),
-    "roberta other pad": ("roberta", {"pad_token_id": 4}),
+    "roberta other pad": ("roberta", {"pad_token_id": 4, "max_position_embeddings": 69}),
     "roberta two types": ("roberta", {"type_vocab_size": 2}),
 }
 EXECUTORS = ("reference", pytest.param("native", marks=pytest.mark.native))
