@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

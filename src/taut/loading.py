@@ -106,6 +106,7 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     store = plan.weights.load(
         graph, lambda key: checkpoint.read(built.renamed[key]), allocate, None if runtime is None else runtime.pack_q8, progress
     )
+    checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks) if built.kind == "decoder" else None
     engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
     limits = Limits(built.context_len, max(config.step_tokens, built.context_len * (kv is None)), running=config.max_sequences)

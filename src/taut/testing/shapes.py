@@ -87,17 +87,22 @@ def _encoder(vocab: int, hidden: int, intermediate: int, layers: int, heads: int
     return shape
 
 
+def _rope(theta: float) -> dict[str, Any]:
+    """Both spellings: the older top-level key, and the nested one that newer tools write and read."""
+    return {"rope_theta": theta, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+
+
 # The shapes of the public checkpoints of those names.
 REAL: dict[str, dict[str, Any]] = {
-    "smollm2-1.7b": _LLAMA | _decoder(49152, 2048, 8192, 24, 32, 32, 8192) | {"rope_theta": 130000.0},
-    "smollm2-135m-shape": _LLAMA | _decoder(49152, 576, 1536, 30, 9, 3, 8192) | {"rope_theta": 100000.0},
-    "qwen3-1.7b": _QWEN3 | _decoder(151936, 2048, 6144, 28, 16, 8, 40960) | {"rope_theta": 1000000.0, "head_dim": 128},
+    "smollm2-1.7b": _LLAMA | _decoder(49152, 2048, 8192, 24, 32, 32, 8192) | _rope(130000.0),
+    "smollm2-135m-shape": _LLAMA | _decoder(49152, 576, 1536, 30, 9, 3, 8192) | _rope(100000.0),
+    "qwen3-1.7b": _QWEN3 | _decoder(151936, 2048, 6144, 28, 16, 8, 40960) | _rope(1000000.0) | {"head_dim": 128},
     "roberta-base": _ROBERTA | _encoder(50265, 768, 3072, 12, 12, 514),
 }
 # Small and uneven: grouped heads, inner sizes that are no multiple of 64, vocabularies larger than the tokenizer's.
 TINY: dict[str, dict[str, Any]] = {
-    "llama": _LLAMA | _decoder(320, 96, 176, 3, 6, 2, 256) | {"rope_theta": 10000.0},
-    "qwen3": _QWEN3 | _decoder(320, 96, 176, 3, 4, 2, 256) | {"rope_theta": 1000000.0, "head_dim": 32},
+    "llama": _LLAMA | _decoder(320, 96, 176, 3, 6, 2, 256) | _rope(10000.0),
+    "qwen3": _QWEN3 | _decoder(320, 96, 176, 3, 4, 2, 256) | _rope(1000000.0) | {"head_dim": 32},
     "bert": _BERT | _encoder(320, 96, 200, 3, 4, 64),
     "roberta": _ROBERTA | _encoder(320, 96, 200, 3, 4, 66),
 }
