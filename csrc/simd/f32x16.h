@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #define TAUT_FN static inline __attribute__((always_inline))
+#define TAUT_MEMBER inline __attribute__((always_inline))
 
 #if defined(TAUT_ISA_avx512) && !defined(TAUT_EMULATE)
 #include "simd/f32x16_avx512.h"

@@ -1,0 +1,43 @@
+// Rows of an embedding: out of a plain table, or gathered out of a head's packed panels (a tied embedding has one copy).
+#include "kernels/rows.h"
+
+namespace taut::TAUT_ISA_NS {
+namespace {
+
+void gather_f32(const Embed& p, int64_t entry, float* y) {
+  const float* column = static_cast<const float*>(p.table) + (entry / 64) * p.features * 64 + entry % 64;
+  for (int64_t k = 0; k < p.features; ++k) {
+    y[k] = column[k * 64];
+  }
+}
+
+void gather_q8(const Embed& p, int64_t entry, float* y) {
+  const int64_t quads = (p.features + 3) / 4;
+  const uint8_t* column = static_cast<const uint8_t*>(p.table) + ((entry / 64) * quads * 64 + entry % 64) * 4;
+  const float scale = p.scale[entry];
+  for (int64_t k = 0; k < p.features; ++k) {
+    y[k] = static_cast<float>(static_cast<int32_t>(column[(k / 4) * 256 + k % 4]) - 128) * scale;
+  }
+}
+
+}  // namespace
+
+void embed(const Embed& p, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t entry = p.index[row] + p.offset;
+    float* y = at(p.y, row);
+    switch (p.kind) {
+      case Table::kPlain:
+        copy_row(static_cast<const float*>(p.table) + entry * p.features, y, p.features);
+        break;
+      case Table::kPackedF32:
+        gather_f32(p, entry, y);
+        break;
+      case Table::kPackedQ8:
+        gather_q8(p, entry, y);
+        break;
+    }
+  }
+}
+
+}  // namespace taut::TAUT_ISA_NS

@@ -1,0 +1,36 @@
+// The kernels of this ISA.
+#include "kernels.h"
+#include "kernels/attention_tile.h"
+
+namespace taut::TAUT_ISA_NS {
+
+// Declared by type: a function type from its pointer type.
+template <typename T>
+struct Pointee;
+template <typename T>
+struct Pointee<T*> {
+  using Type = T;
+};
+#define TAUT_KERNEL(type, name) Pointee<type>::Type name;
+#include "kernels.def"
+#undef TAUT_KERNEL
+int64_t attention_scratch(int64_t head_dim, int64_t group);
+
+#define TAUT_STRING_(x) #x
+#define TAUT_STRING(x) TAUT_STRING_(x)
+#if defined(TAUT_ISA_avx2)
+constexpr int32_t kActBytes = 2;
+#else
+constexpr int32_t kActBytes = 1;
+#endif
+
+extern const KernelTable kTable;
+const KernelTable kTable = {
+    TAUT_STRING(TAUT_ISA_NS), kActBytes, kTileRows,
+#define TAUT_KERNEL(type, name) name,
+#include "kernels.def"
+#undef TAUT_KERNEL
+    kQueryRows, attention_scratch,
+};
+
+}  // namespace taut::TAUT_ISA_NS

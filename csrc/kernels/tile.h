@@ -1,0 +1,96 @@
+// The register tile of every float product: acc[r][c] += sum over k of x[r][k] * w[k][16c .. 16c + 15], one fused multiply-add
+// per k in ascending order. Any tile shape gives the same bits.
+#pragma once
+#include "simd/f32x16.h"
+
+namespace taut::TAUT_ISA_NS {
+
+// Most rows and vectors whose accumulators stay in registers (AVX2 has 16, AVX-512 32; GCC keeps them there only fully unrolled).
+#if defined(TAUT_ISA_avx512)
+constexpr int kTileRows = 6;
+constexpr int tile_vectors(int) { return 4; }
+#else
+constexpr int kTileRows = 6;
+constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+#endif
+
+template <int R, int C>
+TAUT_FN void tile_zero(f32x16 (&acc)[R][C]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      acc[r][c] = zero();
+    }
+  }
+}
+
+// One k: x points at row 0's value, w at row k. kAhead > 0 prefetches the weights so many bytes ahead.
+template <int R, int C, int kLdx, int kAhead>
+TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const float* w) {
+  f32x16 column[C];
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+    column[c] = load(w + 16 * c);
+    if (kAhead > 0) {
+      prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const f32x16 value = set1(x[r * kLdx]);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      acc[r][c] = fma(value, column[c], acc[r][c]);
+    }
+  }
+}
+
+// x: row r at x + r * kLdx, a constant so that one register addresses all rows. w: row k at w + k * ldw. Strides in floats.
+// Two steps a turn where the registers allow it.
+template <int R, int C, int kLdx, int kAhead = 0>
+TAUT_FN void tile_fma(f32x16 (&acc)[R][C], const float* x, const float* w, int64_t ldw, int64_t k) {
+  int64_t i = 0;
+  if (C == 1) {
+    for (; i + 2 <= k; i += 2) {
+      tile_step<R, C, kLdx, kAhead>(acc, x + i, w + i * ldw);
+      tile_step<R, C, kLdx, kAhead>(acc, x + i + 1, w + (i + 1) * ldw);
+    }
+  }
+  for (; i < k; ++i) {
+    tile_step<R, C, kLdx, kAhead>(acc, x + i, w + i * ldw);
+  }
+}
+
+// Calls body.template operator()<R>(row) for tiles of at most kTileRows rows that cover [begin, end), as equal as possible: a
+// short last tile would waste registers.
+template <typename Body>
+TAUT_FN void for_row_tiles(int64_t begin, int64_t end, const Body& body) {
+  while (begin < end) {
+    const int64_t left = end - begin, tiles = (left + kTileRows - 1) / kTileRows;
+    const int64_t rows = (left + tiles - 1) / tiles;
+    switch (rows) {
+      case 1:
+        body.template operator()<1>(begin);
+        break;
+      case 2:
+        body.template operator()<2>(begin);
+        break;
+      case 3:
+        body.template operator()<3>(begin);
+        break;
+      case 4:
+        body.template operator()<4>(begin);
+        break;
+      case 5:
+        body.template operator()<5>(begin);
+        break;
+      default:
+        body.template operator()<6>(begin);
+        break;
+    }
+    begin += rows;
+  }
+}
+
+}  // namespace taut::TAUT_ISA_NS
