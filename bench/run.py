@@ -1,0 +1,149 @@
+"""`make bench`: every figure of the README on this machine. Records go to bench/records, the README's tables are written from them.
+
+    python bench/run.py [--quick] [--readme]
+
+--quick leaves out the models that must be made first (smollm2-1.7b 3.4 GB, roberta-base 0.25 GB). --readme rewrites the README's tables
+from the records that are there, measuring nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from taut.bench import report
+from taut.testing import make
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+MODELS = ROOT / ".models"
+RECORDS = HERE / "records"
+TAUT = str(Path(sys.executable).with_name("taut"))
+# name of the record, arguments of `taut bench`
+SMALL = {
+    "latency-smollm2-135m-int8": ["latency", "smollm2-135m", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
+    "latency-smollm2-135m-fp32": ["latency", "smollm2-135m", "--precision=fp32", "--prompt=512", "--gen=32", "--batch=1"],
+    "encoder-minilm-int8": ["encoder", "minilm", "--precision=int8", "--length=128", "--batch=1"],
+    "encoder-minilm-fp32": ["encoder", "minilm", "--precision=fp32", "--length=128", "--batch=1"],
+}
+LARGE = {
+    "latency-smollm2-1.7b-int8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
+    "latency-smollm2-1.7b-int8-b8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=8"],
+    "encoder-roberta-base-int8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=1"],
+    "encoder-roberta-base-int8-b8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=8"],
+}
+
+
+def model(name: str) -> str:
+    """A reference for `taut bench`: an alias, or a random-weight folder made on first use."""
+    if name in ("smollm2-135m", "minilm"):
+        return name
+    folder = MODELS / name
+    if not (folder / "model.safetensors").exists():
+        make(name, folder)
+    return str(folder)
+
+
+def measure(name: str, arguments: list[str]) -> None:
+    kind, ref, *rest = arguments
+    print(f"taut bench {' '.join(arguments)}", flush=True)
+    command = [TAUT, "bench", kind, model(ref), *rest, "--json"]
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    report.save(RECORDS, name, f"taut bench {' '.join(arguments)}", result)
+    print(report.text(result), flush=True)
+
+
+def saved(name: str) -> dict[str, Any] | None:
+    path = RECORDS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def speed_table() -> str:
+    decoders = [
+        "| decoder, 512-token prompt | prefill tokens/s | of limit | decode ms/step | of limit | memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    encoders = ["| encoder | requests/s | p50 ms | p99 ms | of limit | memory |", "|---|---|---|---|---|---|"]
+    machine: dict[str, Any] = {}
+    for name in (*SMALL, *LARGE):
+        if (record := saved(name)) is None:
+            continue
+        machine, r = record["machine"] | record["result"]["limits"], record["result"]
+        title = f"{Path(r['model']).name}, {r['precision']}, batch {r['batch']}"
+        memory = f"{r['rss_bytes'] / 1e9:.2f} GB"
+        if name.startswith("latency"):
+            shares, speed = r["of_limit"], f"{r['prefill_tokens_per_s']:,.0f}"
+            cells = [title, speed, f"{shares['prefill']:.0%}", f"{r['decode_ms']:.1f}", f"{shares['decode']:.0%}", memory]
+            decoders.append(row(cells))
+        else:
+            times = [f"{r[key]:.1f}" for key in ("requests_per_s", "p50_ms", "p99_ms")]
+            encoders.append(row([f"{title}, {r['length']} tokens", *times, f"{r['of_limit']:.0%}", memory]))
+    if not machine:
+        return "Measured with `make bench`."
+    where = f"{machine['cpu']}, {machine['threads']} threads, {machine['isa']}; commit {machine['commit']}."
+    limits = f"Limits seen meanwhile: {machine['int8_tops']:.2f} int8 TOP/s, {machine['read_gb_s']:.0f} GB/s."
+    parts = ["\n".join(decoders), "\n".join(encoders), f"{where} {limits} Records: [bench/records](bench/records)."]
+    return "\n\n".join([*parts, *peers()])
+
+
+def peers() -> list[str]:
+    lines = []
+    for path in sorted(RECORDS.glob("against-llamacpp-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        ratio, load = record["result"]["ratio"], record["result"]["load"]
+        lines.append(
+            f"Beside llama.cpp Q8_0, alternately, on the same weights ({record['command'].split()[-1]}, batch {load['batch']}): "
+            f"prefill {ratio['prefill']:.2f} ×, decode {ratio['decode']:.2f} × as fast, {ratio['rss']:.2f} × the memory."
+        )
+    return lines
+
+
+def quality_table() -> str:
+    record = saved("quality")
+    if record is None:
+        return "Measured with `make bench`."
+    d, e = record["result"]["smollm2-135m"], record["result"]["minilm"]
+    return "\n".join(
+        [
+            "| int8 against fp32 | figure |",
+            "|---|---|",
+            f"| SmolLM2-135M, {d['windows']} windows of {d['tokens'] // d['windows']} tokens: mean KL | {d['kl']:.4f} nats |",
+            f"| top-1 agreement | {d['top1']:.1%} |",
+            f"| perplexity | {d['perplexity']:.2f} (fp32 {d['reference_perplexity']:.2f}) |",
+            f"| MiniLM, {e['sentences']} sentences: mean cosine (least) | {e['mean_cosine']:.4f} ({e['least_cosine']:.4f}) |",
+        ]
+    )
+
+
+def write_readme() -> None:
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for name, table in (("quality", quality_table()), ("speed", speed_table())):
+        start = text.index(f"<!-- figures: {name} -->")
+        begin, end = text.index("\n", start) + 1, text.index("<!-- end -->", start)
+        text = text[:begin] + table + "\n" + text[end:]
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--readme", action="store_true")
+    options = parser.parse_args()
+    if not options.readme:
+        for name, arguments in (SMALL if options.quick else SMALL | LARGE).items():
+            measure(name, arguments)
+        subprocess.run([sys.executable, str(HERE / "quality.py")], check=True)
+    write_readme()
+
+
+if __name__ == "__main__":
+    main()

