@@ -7,7 +7,6 @@ hidden from the tokenizer.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import selectors
@@ -111,7 +110,8 @@ class ChatTemplate:
         if self._worker is None or not self._worker.is_alive():
             self._stop()
             self._worker = _Worker()
-            answer = self._ask(json.dumps({"source": self.source}).encode("ascii"), START_LIMIT_S)
+            self._ask(None, START_LIMIT_S)
+            answer = self._ask(json.dumps({"source": self.source}).encode("ascii"), self._limit_s)
             if "ok" not in answer:
                 self._stop()
                 raise RequestError(
@@ -134,7 +134,7 @@ class ChatTemplate:
             )
         raise RequestError(f"the model's chat template failed: {answer['error']}", param="messages", code="chat_template_error")
 
-    def _ask(self, request: bytes, limit_s: float) -> dict[str, str]:
+    def _ask(self, request: bytes | None, limit_s: float) -> dict[str, str]:
         assert self._worker is not None
         try:
             return self._worker.ask(request, limit_s, max_answer_bytes=12 * self._max_chars + 4096)
@@ -169,15 +169,17 @@ class _Worker:
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
-        _workers.add(self)
+        self.kill = weakref.finalize(self, _end, self._process)  # also when the template is forgotten, and at exit
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: bytes, limit_s: float, *, max_answer_bytes: int) -> dict[str, str]:
-        """Sends one message and waits for its answer. TimeoutError after `limit_s`; EOFError when the process ends."""
+    def ask(self, request: bytes | None, limit_s: float, *, max_answer_bytes: int) -> dict[str, str]:
+        """Sends one message (None: nothing) and waits for an answer. TimeoutError after `limit_s`; EOFError when the
+        process ends.
+        """
         deadline = time.monotonic() + limit_s
-        to_send = memoryview(len(request).to_bytes(4, "little") + request)
+        to_send = memoryview(b"" if request is None else len(request).to_bytes(4, "little") + request)
         while to_send:
             self._wait(self._in, selectors.EVENT_WRITE, deadline)
             to_send = to_send[os.write(self._in, to_send) :]
@@ -186,13 +188,6 @@ class _Worker:
             raise ValueError("the answer is too large")
         answer: dict[str, str] = json.loads(self._receive(size, deadline))
         return answer
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
 
     def _receive(self, count: int, deadline: float) -> bytes:
         data = bytearray()
@@ -212,10 +207,9 @@ class _Worker:
                 raise TimeoutError
 
 
-_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
-
-
-@atexit.register
-def _kill_workers() -> None:
-    for worker in list(_workers):
-        worker.kill()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

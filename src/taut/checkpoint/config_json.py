@@ -46,10 +46,15 @@ def load(path: Path) -> dict[str, Any]:
     """The checked config of a model folder."""
     config = strict_json.load_object(path, name="config.json", max_bytes=MAX_CONFIG_BYTES)
     config.pop("auto_map", None)
-    problems = list(_problems(config))
-    if problems:
-        raise ModelFormatError("; ".join(problems), file="config.json")
+    check(config, file="config.json")
     return config
+
+
+def check(config: dict[str, Any], *, file: str) -> None:
+    """ModelFormatError naming every key whose value is out of range."""
+    problems = _problems(config)
+    if problems:
+        raise ModelFormatError("; ".join(problems), file=file)
 
 
 def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:

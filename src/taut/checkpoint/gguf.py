@@ -49,6 +49,7 @@ _PLAIN: dict[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+_PLAIN_BY_NAME = {dtype.name: dtype for dtype in _PLAIN.values()}
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,15 @@ class GgufFile:
         self._file.check_unchanged()
         tensor = self.stored[name]
         raw = np.frombuffer(self._file.view, np.uint8, count=tensor.info.nbytes, offset=tensor.begin)
-        plain = _PLAIN.get(tensor.info.dtype.upper()) or next((d for d in _PLAIN.values() if d.name == tensor.info.dtype), None)
+        plain = _PLAIN_BY_NAME.get(tensor.info.dtype)
         if plain is not None:
             return raw.view(plain).reshape(tensor.info.shape)
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        rows = raw.reshape(*tensor.info.shape[:-1], tensor.row_bytes)
-        values: NDArray[Any] = dequantize(rows, GGMLQuantizationType(tensor.type_id))
+        # Blocks are independent of rows; the package works on 16 rows at a time, which is too little of short ones.
+        joined = math.gcd(tensor.info.nbytes // tensor.row_bytes, 8)
+        values: NDArray[Any] = dequantize(raw.reshape(-1, joined * tensor.row_bytes), GGMLQuantizationType(tensor.type_id))
         return values.reshape(tensor.info.shape)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taut.checkpoint import config_json
 from taut.checkpoint.gguf import GgufFile
 from taut.checkpoint.tensors import TensorInfo
 from taut.errors import ModelFormatError, UnsupportedModelError
@@ -142,6 +143,7 @@ class GgufLlama:
             "mlp_bias": "blk.0.ffn_gate.bias" in self._file.stored,
         }
         config["rope_scaling"] = self._rope_scaling(config)
+        config_json.check(config, file=self.name)
         for key, name in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")):
             token = self._int(f"tokenizer.ggml.{key}_token_id", 0, (1 << 32) - 1, None)
             if token is not None:
@@ -172,7 +174,8 @@ class GgufLlama:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         }
-        if not np.allclose(stored, _llama3_divisors(config, scaling), rtol=1e-4):
+        divisors = _llama3_divisors(config, scaling)
+        if stored.shape != divisors.shape or not np.allclose(stored, divisors, rtol=1e-4):
             raise UnsupportedModelError(f"{self.name}: {_ROPE_FACTORS} holds factors other than Llama 3's")
         return scaling
 

@@ -171,7 +171,8 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
         template = _make_template(template_source, special, tokenizer, config)
         stated = [config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer.token_id(special.get("eos_token", ""))]
         tokenizer.eos_ids |= _end_tokens(stated, tokenizer, template_source)
-    weights = _open_weights(folder)
+    pooled = pooling.load(folder)
+    weights = _open_weights(folder)  # last: nothing after it fails
     return Checkpoint(
         ref=ref,
         name=name,
@@ -179,7 +180,7 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
         generation_config=generation,
         tokenizer=tokenizer,
         chat_template=template,
-        pooling=pooling.load(folder),
+        pooling=pooled,
         warnings=tuple(weights.warnings + _row_warnings(tokenizer, num_rows)),
         source=weights,
     )

@@ -5,6 +5,7 @@ A template is a program of unknown origin. The sandbox keeps it from the interpr
 machine: bounded memory, no new files, killed by its parent when it takes too long. Messages on stdin and stdout: 4
 bytes little-endian length, then JSON.
 
+Out, when started: {"ok": ""}.
 In: {"source": …} once, then {"context": {…}, "now": ISO time, "max_chars": n} each time.
 Out: {"ok": text} or {"error": message, "kind": "syntax" | "raised" | "render" | "size"}.
 """
@@ -49,6 +50,9 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
+    def wrap_str_format(self, value: Any) -> None:
+        return None  # the sandbox would hand out a tamed str.format; here it has none at all
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr.startswith("_") or (isinstance(obj, str) and attr in ("format", "format_map")):
             return False
@@ -141,6 +145,7 @@ def main() -> None:
     _warm_up()
     _restrict()
     sys.setrecursionlimit(RECURSION_LIMIT)
+    _send({"ok": ""})
     try:
         template = compile_template(_receive()["source"])
     except jinja2.TemplateSyntaxError as error:
