@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import anyio
 from anyio import CapacityLimiter, to_thread
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -94,8 +95,7 @@ class ClientGoneError(Exception):
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; when the client leaves first, cancels it and raises ClientGoneError. The body must have been
-    read."""
+    """The result of `work`; when the client leaves first, cancels it and raises ClientGoneError. Call it after the body."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnect(receive))
     try:
@@ -208,8 +208,9 @@ class StreamAnswer(_Answer):
             return
         message = {"type": "http.response.body", "body": data, "more_body": more}
         try:
-            await asyncio.wait_for(send(message), self._services.settings.timing.write_s)
-        except asyncio.TimeoutError:
+            with anyio.fail_after(self._services.settings.timing.write_s):
+                await send(message)
+        except TimeoutError:
             raise ClientGoneError from None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from typing import Any
 
+import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from taut.errors import RequestError
@@ -14,8 +14,7 @@ from taut.server.settings import Limits
 
 
 async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """The JSON object that `request` carries. RequestError 415: other content, 413: too large, 408: too slow, 400: not
-    valid."""
+    """The JSON object that `request` carries. RequestError 415: no JSON, 413: too large, 408: too slow, 400: not valid."""
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":  # also keeps web pages of other origins out: browsers ask first for this type
         raise RequestError(
@@ -24,8 +23,9 @@ async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestError("compressed request bodies are not accepted", code="unsupported_media_type", status=415)
     try:
-        data = await asyncio.wait_for(_read(request, limits.body_bytes), limits.body_timeout_s)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(limits.body_timeout_s):
+            data = await _read(request, limits.body_bytes)
+    except TimeoutError:
         raise RequestError(
             f"the request body did not arrive within {limits.body_timeout_s:g} s", code="timeout", status=408
         ) from None

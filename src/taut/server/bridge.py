@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
+import anyio
+
 from taut.errors import EngineStoppedError, OverloadedError, TautError
 from taut.scheduler.request import Event, FinishedEvent, Request, Usage
 from taut.server.protocols import LoopLike, StatsLike
@@ -66,8 +68,7 @@ class Heartbeat:
 
 
 class Subscription:
-    """The events of one group of requests. Entering submits them, raising what the Loop raises; leaving cancels what still
-    runs."""
+    """The events of a group of requests. Entering submits them, raising what the Loop raises; leaving cancels what runs."""
 
     def __init__(self, engine: EngineThread, group: int, requests: tuple[Request, ...]) -> None:
         self._engine = engine
@@ -98,10 +99,8 @@ class Subscription:
 
     async def take(self, timeout_s: float | None = None) -> list[Event]:
         """All events since the last call, at least one; none when `timeout_s` passes in silence."""
-        try:
-            await asyncio.wait_for(self._ready.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return []
+        with anyio.move_on_after(timeout_s):  # asyncio.wait_for loses a cancellation that meets an event (before Python 3.12)
+            await self._ready.wait()
         self._ready.clear()
         events, self._events = self._events, []
         return events

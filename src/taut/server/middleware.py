@@ -112,8 +112,7 @@ def _key_of(scope: Scope) -> str | None:
 
 
 def clean_request_id(text: str | None) -> str:
-    """`text` when it is 1 to 128 printable ASCII characters without spaces, else a fresh id. A label: nothing is keyed by
-    it."""
+    """`text` when it is 1 to 128 printable ASCII characters without spaces, else a fresh id. Only a label, never a key."""
     if text and len(text) <= MAX_REQUEST_ID_LEN and all("!" <= character <= "~" for character in text):
         return text
     return uuid.uuid4().hex

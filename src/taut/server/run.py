@@ -26,8 +26,8 @@ AFTER_DRAIN_S = 2  # for the last error events to reach their clients
 log = logging.getLogger("taut.server")
 
 
-    def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Call it before loading the model: a taken port then costs no wait, and early clients queue until it runs.
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Call it before loading the model: a taken port then costs no wait, and early clients queue.
 
     Raises PortInUseError when the address is taken, UsageError when it is none of this machine.
     """
@@ -63,16 +63,20 @@ def run(app: Starlette, listener: socket.socket, settings: Settings) -> None:
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose connections must send their first complete header within `header_s`."""
+    """HTTP/1.1 whose connections must send their first header within `header_s` and read what they are sent within `write_s`."""
 
     header_s = 10.0
+    write_s = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # else a peer that never reads keeps its buffer for ever
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self.write_s * 1000))
         self.loop.call_later(self.header_s, self._close_if_silent, transport)
 
     def _close_if_silent(self, transport: asyncio.Transport) -> None:
-        if not hasattr(self, "scope") and not transport.is_closing():  # no request has begun
+        if not self.scope and not transport.is_closing():  # no request has begun
             transport.close()
 
 
@@ -83,7 +87,7 @@ class Server(uvicorn.Server):
         timing = settings.timing
         config = uvicorn.Config(
             app,
-            http=type("Protocol", (TimedProtocol,), {"header_s": timing.header_s}),
+            http=type("Protocol", (TimedProtocol,), {"header_s": timing.header_s, "write_s": timing.write_s}),
             ws="none",
             loop="asyncio",
             lifespan="on",
