@@ -15,6 +15,7 @@ from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
 from taut.graph import Graph, to_text
+from taut.kernels.table import select
 from taut.models import BuiltModel
 from taut.plan.weights import WeightStore, store_bytes
 from taut.scheduler.blocks import BlockPool
@@ -80,6 +81,11 @@ class Loaded:
             attrs = " ".join(f"{key}={value}" for key, value in step.attrs.items())
             made_of = f"   ← {', '.join(step.origin)}" if len(step.origin) > 1 else ""
             lines.append(f"  {index:4} {step.kernel:24} {outputs or '(cache)'}  {attrs}{made_of}")
+        tiled = {step.op for step in self.plan.steps} & {"linear", "linear_q8"}
+        for op in sorted(tiled):
+            kernel = select(op, self.plan.steps[0].kernel.partition("/")[0])
+            rows = " · ".join(f"{rows} rows: {tile}" for rows, tile in kernel.tiles)
+            lines.append(f"\n{kernel.name} (requires {', '.join(kernel.requires) or 'nothing'}) {rows}")
         return "\n".join(lines)
 
     def graph_text(self) -> str:

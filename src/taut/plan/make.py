@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taut.graph import Graph, Node
+from taut.kernels.table import select
 from taut.plan.memory import Lifetime, place
 from taut.plan.plan import Buffer, Plan, Space, Step, View
 from taut.quant.schemes import int8
@@ -36,7 +37,7 @@ def _step(node: Node, views: dict[str, View], target: Target) -> Step:
     inputs = tuple(views[name] for name in node.inputs if name in views)
     outputs = tuple(views[name] for name in node.outputs if name in views)
     origin = tuple(part.name for part in node.decompose())
-    return Step(node.op, inputs, outputs, node.weights, dict(node.attrs), f"{target.backend}/{node.op}", origin)
+    return Step(node.op, inputs, outputs, node.weights, dict(node.attrs), select(node.op, target.backend).name, origin)
 
 
 def _aliases(graph: Graph) -> dict[str, tuple[str, int]]:

@@ -1,0 +1,52 @@
+"""The kernel table: which backend runs which op, what it requires, and how its linears are tiled. The planner picks from it, `taut inspect
+--explain` prints it; the kernels themselves are csrc/kernels/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taut.errors import UnsupportedModelError
+
+OPS = ["embed", "linear", "linear_q8", "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full", "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "select", "pool", "normalize"]
+REQUIRES = {
+    "reference": (),
+    "scalar": (),
+    "avx2": ("avx2", "fma", "f16c"),
+    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
+}
+# (rows of the step, tile as rows x columns), first match from the left; the driver balances the tiles of a step.
+TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("linear_q8", "avx2"): (
+        ("1", "1x64"),
+        ("2", "2x32"),
+        ("3-24", "up to 6x16, widened in registers"),
+        ("25+", "up to 6x16, widened once in L1"),
+    ),
+    ("linear_q8", "avx512"): (("1-6", "up to 6x64"), ("7+", "balanced 6x64 and 5x64")),
+    ("linear", "avx2"): (("any", "up to 6x16"),),
+    ("linear", "avx512"): (("any", "up to 6x64"),),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row of the table."""
+
+    op: str
+    backend: str
+    requires: tuple[str, ...]
+    tiles: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend}/{self.op}"
+
+
+def select(op: str, backend: str) -> Kernel:
+    """The kernel of `op` on `backend`; UnsupportedModelError when it has none."""
+    if backend not in REQUIRES:
+        raise UnsupportedModelError(f"no backend named {backend!r}; backends: {', '.join(REQUIRES)}")
+    if op not in OPS:
+        raise UnsupportedModelError(f"backend {backend} has no kernel for {op!r}; it has: {', '.join(OPS)}")
+    return Kernel(op, backend, REQUIRES[backend], TILES.get((op, backend), ()))
