@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from taut.errors import UnsupportedModelError
 
-OPS = ["embed", "linear", "linear_q8", "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full", "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "select", "pool", "normalize"]
+# fmt: off
+OPS = (
+    "embed", "linear", "linear_q8", "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
+    "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "select", "pool", "normalize",
+)
+# fmt: on
 REQUIRES = {
     "reference": (),
     "scalar": (),
