@@ -154,7 +154,7 @@ struct Avx2 {
   }
 
   template <int R, int kPath>
-  static void tile(const LinearQ8& a, const Span& s, const Tile& t) {
+  [[gnu::noinline]] static void tile(const LinearQ8& a, const Span& s, const Tile& t) {
     constexpr int kColumns = R == 1 ? 8 : R == 2 ? 4 : 2;
     for (int32_t piece = s.first_piece; piece <= s.last_piece; ++piece) {
       const Part part = part_of(a, s, t, piece);
