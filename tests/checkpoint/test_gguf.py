@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gguf.quants import dequantize
+
 from hostile.raw import (
     F32,
     GGML_F32,
@@ -27,7 +28,6 @@ from hostile.raw import (
     llama_tensors,
     write,
 )
-
 from taut import checkpoint
 from taut.checkpoint.gguf import GgufFile
 from taut.checkpoint.gguf_llama import GgufLlama
@@ -90,7 +90,14 @@ def test_versions_and_alignments(version: int, alignment: int, tmp_path: Path) -
 
 def test_reads_what_the_reference_package_writes(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
-    values: dict[str, object] = {"text": "é", "count": 7, "ratio": 0.5, "flag": True, "names": ["a", "bé", ""], "numbers": [1, 2, 3]}
+    values: dict[str, object] = {
+        "text": "é",
+        "count": 7,
+        "ratio": 0.5,
+        "flag": True,
+        "names": ["a", "bé", ""],
+        "numbers": [1, 2, 3],
+    }
     writer.add_string("text", "é")
     writer.add_uint32("count", 7)
     writer.add_float32("ratio", 0.5)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile.raw import LLAMA, pack
 
+from hostile.raw import LLAMA, pack
 from taut.checkpoint import hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -106,8 +106,17 @@ def open_by_id(server_url: str, home: Path, ref: str = "acme/tiny", **environmen
     """Opens `ref` in a process of its own, because the hub library reads its environment when it is imported."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     paths = os.pathsep.join(path for path in sys.path if path)
-    full = {**kept, "PYTHONPATH": paths, "HF_ENDPOINT": server_url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **environment}
-    run = subprocess.run([sys.executable, "-c", SCRIPT, ref], env=full, capture_output=True, text=True, timeout=120, check=False)
+    full = {
+        **kept,
+        "PYTHONPATH": paths,
+        "HF_ENDPOINT": server_url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        **environment,
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ref], env=full, capture_output=True, text=True, timeout=120, check=False
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     found: dict[str, object] = json.loads(run.stdout.splitlines()[-1])
     return found

@@ -7,9 +7,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hostile.raw import entry, folder, pack, safetensors, sharded, write
 from safetensors.numpy import save_file
 
+from hostile.raw import entry, folder, pack, safetensors, sharded, write
 from taut import checkpoint
 from taut.checkpoint.safetensors import SafetensorsFile, SafetensorsFolder
 

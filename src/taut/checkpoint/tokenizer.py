@@ -66,7 +66,7 @@ class Tokenizer:
             text = self.hide_special(text)
         try:
             ids = self._backend.encode(text, add_special_tokens=add_special).ids
-        except UnicodeEncodeError:
+        except (TypeError, UnicodeEncodeError):  # the library refuses unpaired surrogates with either
             raise RequestError("the text holds half of a surrogate pair, which is no character") from None
         if self._num_rows is not None and ids and max(ids) >= self._num_rows:
             worst = max(ids)
