@@ -79,7 +79,7 @@ class FakeLoop:
         self.owners.add(threading.get_ident())
         if "overload" in text_of(request) or len(self.waiting) >= self.max_waiting:
             raise OverloadedError("the queue is full", retry_after_s=7)
-        assert request.request_id not in self.sent, "request ids are unique"
+        assert request.request_id not in {r.request_id for r in (*self.waiting, *self.running.values())}, "ids are unique"
         self.seen.append(request)
         self.sent[request.request_id] = 0
         self.waiting.append(request)

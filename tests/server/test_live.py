@@ -137,17 +137,19 @@ def test_a_crowd_beyond_the_limit_is_refused_cheaply() -> None:
 
 def test_health_answers_while_a_step_hangs() -> None:
     model = FakeModel()
-    timing = Timing(stall_s=0.2)
-    with live_server(model, Settings(timing=timing)) as live, live.connect() as client:
+    timing = Timing(stall_s=1.5)
+    with (
+        live_server(model, Settings(timing=timing)) as live,
+        httpx.Client(base_url=live.url) as checker,
+        live.connect() as client,
+    ):
         client.sendall(http_request(CHAT, {"messages": user("hang")}))
         wait_until(lambda: bool(model.loop.running))
-        began = time.monotonic()
-        assert httpx.get(live.url + "/readyz").status_code == 200, "busy is ready"
-        assert time.monotonic() - began < 0.2
-        wait_until(lambda: httpx.get(live.url + "/livez").status_code == 503)
-        assert httpx.get(live.url + "/livez").json()["reasons"] == ["engine_stalled"]
+        assert checker.get("/readyz").status_code == 200, "busy is ready"
+        wait_until(lambda: checker.get("/livez").status_code == 503)
+        assert checker.get("/livez").json()["reasons"] == ["engine_stalled"]
         model.loop.release.set()
-        wait_until(lambda: httpx.get(live.url + "/livez").status_code == 200)
+        wait_until(lambda: checker.get("/livez").status_code == 200)
         assert answer(live) == TEXT
 
 

@@ -76,7 +76,8 @@ class TimedProtocol(H11Protocol):
         self.loop.call_later(self.header_s, self._close_if_silent, transport)
 
     def _close_if_silent(self, transport: asyncio.Transport) -> None:
-        if not self.scope and not transport.is_closing():  # no request has begun
+        scope: object = self.scope
+        if scope is None and not transport.is_closing():  # no request has begun
             transport.close()
 
 

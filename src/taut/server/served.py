@@ -10,7 +10,7 @@ from typing import Any
 
 from taut.errors import ContextLengthError, RequestError
 from taut.scheduler.request import GenerateRequest, SamplingParams
-from taut.server.protocols import ModelKind, ModelLike
+from taut.server.protocols import ModelKind, ModelLike, TokenizerLike
 from taut.server.schemas import ChatRequest, Prompt, Sampling
 from taut.server.settings import Settings
 
@@ -49,7 +49,7 @@ class Served:
         """Token ids of one prompt; raises RequestError (empty, unknown ids) or ContextLengthError."""
         if isinstance(prompt, str):
             self._check_chars(prompt, param)
-            ids = tuple(self.model.tokenizer.encode(prompt))
+            ids = tuple(self._tokenizer(param).encode(prompt))
         else:
             ids = tuple(prompt)
             self._check_ids(ids, param)
@@ -66,7 +66,13 @@ class Served:
             raise self._too_many_chars("messages")
         text = template.render(messages, add_generation_prompt=True, **body.chat_template_kwargs.model_dump(exclude_none=True))
         self._check_chars(text, "messages")
-        return self._checked(tuple(self.model.tokenizer.encode(text, add_special=False, parse_special=True)), "messages")
+        return self._checked(tuple(self._tokenizer("messages").encode(text, add_special=False, parse_special=True)), "messages")
+
+    def _tokenizer(self, param: str) -> TokenizerLike:
+        if self.model.tokenizer is None:
+            message = f"{self.name} has no tokenizer; send token ids"
+            raise RequestError(message, param=param, code="unsupported_operation")
+        return self.model.tokenizer
 
     def _check_chars(self, text: str, param: str) -> None:
         if len(text) > self.max_chars:
@@ -77,10 +83,14 @@ class Served:
         return ContextLengthError(message, param=param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
-        vocab_size = self.model.tokenizer.vocab_size
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            return  # the engine checks them too
         for token in ids:
-            if not 0 <= token < vocab_size:
-                raise RequestError(f"{param}: token id {token} is outside the vocabulary of {vocab_size}", param=param)
+            if not 0 <= token < tokenizer.vocab_size:
+                raise RequestError(
+                    f"{param}: token id {token} is outside the vocabulary of {tokenizer.vocab_size}", param=param
+                )
 
     def _checked(self, ids: tuple[int, ...], param: str) -> tuple[int, ...]:
         # A decoder needs room for one new token; an encoder fills its context.

@@ -1,0 +1,75 @@
+"""The `taut` command: its subcommands, and how an error ends it.
+
+Exit codes: 0 fine, 1 unexpected, 2 usage, 3 the model, 4 port in use, 5 memory budget, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from taut import env
+from taut.cli import bench_encoder, bench_latency, chat, embed, generate, inspect, limits, serve
+from taut.cli.console import print_error
+from taut.cli.options import grouped
+from taut.errors import RequestError, TautError, UsageError
+
+app = typer.Typer(
+    name="taut",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench = typer.Typer(name="bench", no_args_is_help=True, help="Measure a model on this machine, beside the machine's limits.")
+
+for module in (serve, chat, generate, embed, inspect, limits):
+    app.command(module.__name__.rpartition(".")[2])(grouped(module.command))
+bench.command("latency")(grouped(bench_latency.command))
+bench.command("encoder")(grouped(bench_encoder.command))
+app.add_typer(bench)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from taut.cli.version import version_line
+
+        print(version_line())
+        raise typer.Exit
+
+
+@app.callback()
+def taut(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Version, instruction set in use, and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Give it a transformer checkpoint; it quantizes, fuses, plans, batches and serves it at the machine's limit."""
+
+
+def main() -> None:
+    """Run the command line and exit with the code of what went wrong, after one clear message."""
+    try:
+        app()
+    except RequestError as error:  # over HTTP a bad request, here bad usage
+        _fail(error, str(error), UsageError.exit_code)
+    except TautError as error:
+        _fail(error, str(error), error.exit_code)
+    except KeyboardInterrupt as error:
+        _fail(error, "interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has left, as in `taut generate … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except MemoryError as error:
+        _fail(error, "out of memory; a smaller --memory or --max-context leaves more room", 5)
+
+
+def _fail(error: BaseException, message: str, code: int) -> None:
+    if env.DEBUG.is_on():
+        raise error
+    print_error(message)
+    sys.exit(code)

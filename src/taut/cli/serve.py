@@ -1,0 +1,44 @@
+"""`taut serve`: OpenAI's API over one model."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+from taut.cli.console import print_note
+from taut.cli.options import ModelOptions, ModelRef, ServeOptions
+
+
+def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions) -> None:
+    """Serve a model through an OpenAI-compatible API."""
+    from taut.server.app import create_app
+    from taut.server.run import address_of, bind, run
+    from taut.server.settings import Limits, Settings, Timing, digest_key
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    keys = options.keys()
+    settings = Settings(
+        host=options.host,
+        port=options.port,
+        key_digests=tuple(digest_key(key) for key in keys),
+        served_name=options.served_name,
+        aliases=(model,),
+        limits=Limits(max_n=options.max_n, max_texts=options.max_texts),
+        timing=Timing(drain_s=options.drain_timeout),
+    )
+    listener = bind(options.host, options.port)
+    if not keys and not _is_local(listener.getsockname()[0]):
+        print_note(f"warning: anyone who reaches {options.host} can use this server; set TAUT_API_KEY or --api-key-file")
+    loaded = model_options.load(model)
+    try:
+        print(loaded.summary(), flush=True)
+        print(f"{options.served_name or loaded.name} at {address_of(listener)}/v1 (Ctrl-C stops)", flush=True)
+        run(create_app(loaded, settings), listener, settings)
+    finally:
+        listener.close()
+        loaded.close()
+
+
+def _is_local(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
