@@ -8,18 +8,18 @@ from taut.ops.rope import RopeTable
 
 
 def decoder_config(**changes: object) -> _decoder.Config:
-    values = dict(
-        hidden_size=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn_size=96, vocab_size=300, context_len=128,
-        eps=1e-5, rope=RopeTable(10000.0, 16, 128), tied=True, biases=frozenset(),
-    )  # fmt: skip
+    values = {
+        "hidden_size": 64, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn_size": 96, "vocab_size": 300, "context_len": 128,
+        "eps": 1e-5, "rope": RopeTable(10000.0, 16, 128), "tied": True, "biases": frozenset(),
+    }  # fmt: skip
     return _decoder.Config(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def encoder_config(**changes: object) -> _encoder.Config:
-    values = dict(
-        hidden_size=64, layers=2, heads=4, ffn_size=128, vocab_size=300, positions=66, position_offset=2, types=1,
-        eps=1e-5, act="gelu", pooling="mean", normalize=True,
-    )  # fmt: skip
+    values = {
+        "hidden_size": 64, "layers": 2, "heads": 4, "ffn_size": 128, "vocab_size": 300, "positions": 66, "position_offset": 2, "types": 1,
+        "eps": 1e-5, "act": "gelu", "pooling": "mean", "normalize": True,
+    }  # fmt: skip
     return _encoder.Config(**{**values, **changes})  # type: ignore[arg-type]
 
 

@@ -70,7 +70,7 @@ def test_step_budget_holds() -> None:
 
 
 def test_prefix_is_reused() -> None:
-    loop, engine = fake_loop()
+    loop, _engine = fake_loop()
     first = list(range(2, 102))
     loop.submit(request("a", first))
     answer = drain(loop)[0]["a"]
