@@ -1,4 +1,159 @@
-// The Python module taut._native.
+// The Python module taut._native: plain numbers and arrays in, numpy views out. src/taut/kernels/native.py is its typed face.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_native, m) { m.doc() = "taut's native core"; }
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "dispatch.h"
+#include "memory.h"
+#include "program.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace taut {
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flag = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
+using OperandTuple = std::tuple<int, int64_t, int64_t, int64_t, int64_t>;  // space, offset, row_bytes, column_bytes, features
+
+const int32_t* vector_of(const Ints& array, int64_t size, const char* name) {
+  if (array.ndim() != 1 || static_cast<int64_t>(array.shape(0)) != size) {
+    throw std::invalid_argument(std::string("batch: ") + name + " must have " + std::to_string(size) + " entries");
+  }
+  return array.data();
+}
+
+std::vector<Operand> operands(const std::vector<OperandTuple>& tuples) {
+  std::vector<Operand> result;
+  for (const auto& [space, offset, row_bytes, column_bytes, features] : tuples) {
+    if (space < 0 || space > 2) {
+      throw std::invalid_argument("operand: space must be 0 (tokens), 1 (rows) or 2 (sequences)");
+    }
+    result.push_back({static_cast<Space>(space), offset, row_bytes, column_bytes, features});
+  }
+  return result;
+}
+
+bool run_program(Program& program, const std::vector<Ints>& arrays, Bytes arena, int64_t first, int64_t last,
+                 std::optional<Flag> abort) {
+  if (arrays.size() != 7 || arrays[4].ndim() != 2) {
+    throw std::invalid_argument("batch: seven arrays are needed, the block tables with two axes");
+  }
+  Batch batch;
+  batch.num_tokens = static_cast<int64_t>(arrays[0].size());
+  batch.num_sequences = static_cast<int64_t>(arrays[3].size());
+  batch.num_rows = static_cast<int64_t>(arrays[5].size());
+  batch.table_width = static_cast<int64_t>(arrays[4].shape(1));
+  batch.ids = vector_of(arrays[0], batch.num_tokens, "ids");
+  batch.positions = vector_of(arrays[1], batch.num_tokens, "positions");
+  batch.starts = vector_of(arrays[2], batch.num_sequences + 1, "starts");
+  batch.context = vector_of(arrays[3], batch.num_sequences, "context");
+  batch.rows = vector_of(arrays[5], batch.num_rows, "rows");
+  batch.types = vector_of(arrays[6], batch.num_tokens, "types");
+  if (static_cast<int64_t>(arrays[4].shape(0)) != batch.num_sequences) {
+    throw std::invalid_argument("batch: one block table per sequence is needed");
+  }
+  batch.tables = arrays[4].data();
+  const int32_t* flag = abort.has_value() && abort->size() > 0 ? abort->data() : nullptr;
+  const nb::gil_scoped_release release;
+  return program.run(batch, arena.data(), static_cast<int64_t>(arena.size()), first, last, flag);
+}
+
+StepSpec step_of(std::string op, const std::vector<OperandTuple>& inputs, const std::vector<OperandTuple>& outputs,
+                 std::vector<uint64_t> weights, std::map<std::string, int64_t> ints, std::map<std::string, double> floats,
+                 std::map<std::string, std::vector<int32_t>> lists) {
+  return {std::move(op),   operands(inputs),  operands(outputs), std::move(weights),
+          std::move(ints), std::move(floats), std::move(lists)};
+}
+
+KvPool kv_pool(const std::map<std::string, uint64_t>& kv) {
+  KvPool pool;
+  if (kv.empty()) {
+    return pool;
+  }
+  pool.base = reinterpret_cast<uint8_t*>(kv.at("address"));
+  pool.num_blocks = static_cast<int64_t>(kv.at("num_blocks"));
+  pool.block_bytes = static_cast<int64_t>(kv.at("block_bytes"));
+  pool.slot_bytes = static_cast<int64_t>(kv.at("slot_bytes"));
+  pool.data_bytes = static_cast<int64_t>(kv.at("data_bytes"));
+  pool.layers = static_cast<int32_t>(kv.at("layers"));
+  pool.kv_heads = static_cast<int32_t>(kv.at("kv_heads"));
+  pool.head_dim = static_cast<int32_t>(kv.at("head_dim"));
+  pool.int8 = kv.at("int8") != 0;
+  if (pool.kv_heads < 1 || pool.head_dim < 4 || pool.head_dim % 4 != 0) {
+    throw std::invalid_argument("kv: head_dim must be a multiple of 4");
+  }
+  return pool;
+}
+
+// For tests: runs `count` items that do nothing but count; item fail_at throws.
+int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
+  const nb::gil_scoped_release release;
+  std::atomic<int64_t> done{0};
+  const std::lock_guard lock(pool.running);
+  pool.run(count, nullptr, [&](int64_t item, int) {
+    if (item == fail_at) {
+      throw std::runtime_error("item " + std::to_string(item) + " fails as asked");
+    }
+    done.fetch_add(1);
+  });
+  return done.load();
+}
+
+}  // namespace
+}  // namespace taut
+
+NB_MODULE(_native, m) {
+  using namespace taut;
+  m.doc() = "taut's native core";
+  nb::exception<IsaError>(m, "IsaError", PyExc_RuntimeError);
+
+  m.def("runnable_isas", &runnable_isas, "ISAs that can run here, plainest first");
+  m.def("select_isa", [](const std::string& isa) { return std::string(kernels(isa).isa); }, "isa"_a = "",
+        "The ISA that `isa` (empty: TAUT_ISA, else the widest) stands for; IsaError when it cannot run");
+  m.def("act_bytes", [](const std::string& isa) { return kernels(isa).act_bytes; }, "isa"_a = "",
+        "Bytes of a quantized activation");
+
+  nb::class_<Memory>(m, "Memory")
+      .def(nb::init<size_t, bool>(), "bytes"_a, "huge_pages"_a = true)
+      .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<uint64_t>(memory.data()); })
+      .def_prop_ro("size", &Memory::size)
+      .def("discard", &Memory::discard, "begin"_a, "bytes"_a)
+      .def(
+          "array", [](Memory& memory) { return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(memory)); },
+          "The memory as uint8; the array keeps it alive");
+
+  nb::class_<ThreadPool>(m, "ThreadPool")
+      .def(nb::init<int>(), "num_threads"_a)
+      .def_prop_ro("size", &ThreadPool::size)
+      .def("count_items", &count_items, "count"_a, "fail_at"_a = -1);
+
+  nb::class_<Program>(m, "Program")
+      .def(
+          "__init__",
+          [](Program* self, const std::string& isa, std::shared_ptr<ThreadPool> pool, const std::vector<int64_t>& space_bytes,
+             const std::map<std::string, uint64_t>& kv) { new (self) Program(kernels(isa), std::move(pool), space_bytes, kv_pool(kv)); },
+          "isa"_a, "pool"_a, "space_bytes"_a, "kv"_a)
+      .def(
+          "add",
+          [](Program& self, std::string op, const std::vector<OperandTuple>& inputs, const std::vector<OperandTuple>& outputs,
+             std::vector<uint64_t> weights, std::map<std::string, int64_t> ints, std::map<std::string, double> floats,
+             std::map<std::string, std::vector<int32_t>> lists) {
+            self.add(step_of(std::move(op), inputs, outputs, std::move(weights), std::move(ints), std::move(floats), std::move(lists)));
+          },
+          "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
+      .def_prop_ro("size", &Program::size)
+      .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
+}

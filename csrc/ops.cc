@@ -1,0 +1,352 @@
+// The steps that a Program can run: each resolves its arguments once and splits its work over the threads.
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+
+#include "program.h"
+
+namespace taut {
+namespace {
+
+template <typename T>
+const T* weight(const StepSpec& step, size_t index) {
+  return index < step.weights.size() ? reinterpret_cast<const T*>(step.weights[index]) : nullptr;
+}
+
+const Operand& input(const StepSpec& step, size_t index) {
+  if (index >= step.inputs.size()) {
+    throw std::invalid_argument("step " + step.op + " lacks input " + std::to_string(index));
+  }
+  return step.inputs[index];
+}
+
+const Operand& output(const StepSpec& step, size_t index) {
+  if (index >= step.outputs.size()) {
+    throw std::invalid_argument("step " + step.op + " lacks output " + std::to_string(index));
+  }
+  return step.outputs[index];
+}
+
+// How a quantized value is laid out; owns the lists that the kernels point into.
+struct QuantizedLayout {
+  std::vector<int32_t> begin, group;
+  QuantizedRows rows;
+
+  QuantizedLayout() = default;
+  QuantizedLayout(const StepSpec& step, int64_t features) : begin(step.list("piece_begin")), group(step.list("piece_group")) {
+    const auto& segment = step.list("piece_segment");
+    if (begin.size() < 2 || segment.size() != 5 || segment[4] != static_cast<int32_t>(begin.size()) - 1) {
+      throw std::invalid_argument("step " + step.op + " has malformed pieces");
+    }
+    rows.scales_offset = static_cast<int32_t>(step.i("scales_offset"));
+    rows.features = static_cast<int32_t>(features);
+    rows.pieces.k = begin.back();
+    rows.pieces.count = static_cast<int32_t>(begin.size()) - 1;
+    std::copy(segment.begin(), segment.end(), rows.pieces.segment);
+  }
+
+  QuantizedRows at(uint8_t* data, int64_t row_bytes) const {
+    QuantizedRows r = rows;
+    r.data = data;
+    r.row_bytes = row_bytes;
+    r.pieces.begin = begin.data();
+    r.piece_group = group.data();
+    return r;
+  }
+};
+
+// Rows x panels of a linear. Items next to each other share their rows, which stay in L2 while the panels stream.
+template <typename Kernel, typename Args>
+void run_linear(const Run& run, Kernel kernel, const Args& args, int64_t rows, int64_t n, int64_t block_tiles) {
+  if (rows == 0) {
+    return;
+  }
+  const int64_t tile = run.kernels.tile_rows, limit = tile * block_tiles, panels = (n + kPanelColumns - 1) / kPanelColumns;
+  const int64_t blocks = (rows + limit - 1) / limit, even = (rows + blocks - 1) / blocks;
+  const int64_t block = blocks == 1 ? rows : (even + tile - 1) / tile * tile, num_blocks = (rows + block - 1) / block;
+  const int64_t items_wanted = 8 * static_cast<int64_t>(run.pool.size());
+  const int64_t chunk = std::max<int64_t>(1, std::min<int64_t>(4, panels * num_blocks / items_wanted));
+  const int64_t chunks = (panels + chunk - 1) / chunk;
+  run.pool.run(num_blocks * chunks, run.abort, [&](int64_t item, int) {
+    const int64_t row = item / chunks * block, panel = item % chunks * chunk;
+    kernel(args, row, std::min(row + block, rows), panel, std::min(panel + chunk, panels));
+  });
+}
+
+class LinearF32Op : public Op {
+ public:
+  explicit LinearF32Op(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)) {
+    const auto& segment = s.list("segment");
+    if (segment.size() != 5) {
+      throw std::invalid_argument("step linear has malformed segments");
+    }
+    std::copy(segment.begin(), segment.end(), args_.segment);
+    args_.w = weight<float>(s, 0);
+    args_.bias = weight<float>(s, 1);
+    args_.n = y_.features;
+    args_.activation = static_cast<Activation>(s.i("activation"));
+  }
+  void run(const Run& run) const override {
+    LinearF32 a = args_;
+    a.x = run.in(x_).data;
+    a.x_row_bytes = x_.row_bytes;
+    a.y = run.rows(y_).data;
+    a.y_row_bytes = y_.row_bytes;
+    run_linear(run, run.kernels.linear_f32, a, run.count[y_.space], a.n, 8);
+  }
+
+ private:
+  Operand x_, y_;
+  LinearF32 args_;
+};
+
+class LinearQ8Op : public Op {
+ public:
+  explicit LinearQ8Op(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {
+    args_.scales_offset = layout_.rows.scales_offset;
+    args_.w = weight<uint8_t>(s, 0);
+    args_.w_scale = weight<float>(s, 2);
+    args_.bias = weight<float>(s, 1);
+    args_.n = static_cast<int32_t>(y_.features);
+    args_.activation = static_cast<Activation>(s.i("activation"));
+  }
+  void run(const Run& run) const override {
+    LinearQ8 a = args_;
+    a.pieces = layout_.at(nullptr, 0).pieces;
+    a.x = run.at(x_);
+    a.x_row_bytes = x_.row_bytes;
+    a.y = run.rows(y_).data;
+    a.y_row_bytes = y_.row_bytes;
+    run_linear(run, run.kernels.linear_q8, a, run.count[y_.space], a.n, 16);
+  }
+
+ private:
+  Operand x_, y_;
+  QuantizedLayout layout_;
+  LinearQ8 args_;
+};
+
+class EmbedOp : public Op {
+ public:
+  EmbedOp(const StepSpec& s, Limits& limits) : y_(output(s, 0)), index_(static_cast<int>(s.i("index"))) {
+    args_.kind = static_cast<Table>(s.i("table"));
+    args_.table = weight<void>(s, 0);
+    args_.scale = weight<float>(s, 1);
+    args_.features = y_.features;
+    args_.offset = s.i("offset");
+    limits.index_begin[index_] = std::max(limits.index_begin[index_], -args_.offset);
+    limits.index_end[index_] = std::min(limits.index_end[index_], s.i("entries") - args_.offset);
+  }
+  void run(const Run& run) const override {
+    Embed a = args_;
+    a.index = run.index(index_);
+    a.y = run.rows(y_);
+    run.for_rows(run.count[kTokens], [&](int64_t begin, int64_t end, float*) { run.kernels.embed(a, begin, end); });
+  }
+
+ private:
+  Operand y_;
+  int index_;
+  Embed args_;
+};
+
+class QuantizeOp : public Op {
+ public:
+  explicit QuantizeOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {}
+  void run(const Run& run) const override {
+    const Quantize a{run.in(x_), layout_.at(run.at(y_), y_.row_bytes)};
+    run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float*) { run.kernels.quantize(a, begin, end); });
+  }
+
+ private:
+  Operand x_, y_;
+  QuantizedLayout layout_;
+};
+
+// Outputs in order: the sum, the normalized rows, the quantized rows; each where the step asks for it.
+class NormOp : public Op {
+ public:
+  explicit NormOp(const StepSpec& s) : spec_(s), x_(input(s, 0)) {
+    args_.layer = s.op == "layer_norm";
+    args_.gain = weight<float>(s, 0);
+    args_.bias = weight<float>(s, 1);
+    args_.features = x_.features;
+    args_.width = s.i("head_dim") != 0 ? s.i("head_dim") : x_.features;
+    args_.eps = s.f("eps");
+    size_t next = 0;
+    sum_ = s.i("store_sum") != 0 ? static_cast<int>(next++) : -1;
+    out_ = s.i("store_out") != 0 ? static_cast<int>(next++) : -1;
+    quantized_ = s.i("quantized") != 0 ? static_cast<int>(next++) : -1;
+    if (next != s.outputs.size() || next == 0 || s.inputs.size() != (s.i("add") != 0 ? 2u : 1u) || x_.features % args_.width != 0) {
+      throw std::invalid_argument("step " + s.op + ": inputs or outputs do not match its attributes");
+    }
+    if (quantized_ >= 0) {
+      layout_ = QuantizedLayout(s, x_.features);
+    }
+  }
+  int64_t scratch_floats(const KernelTable&) const override { return 2 * (x_.features + 16); }
+  void run(const Run& run) const override {
+    Norm a = args_;
+    a.x = run.in(x_);
+    if (spec_.inputs.size() == 2) {
+      a.residual = run.in(spec_.inputs[1]);
+    }
+    if (sum_ >= 0) {
+      a.sum = run.rows(spec_.outputs[sum_]);
+    }
+    if (out_ >= 0) {
+      a.out = run.rows(spec_.outputs[out_]);
+    }
+    if (quantized_ >= 0) {
+      const Operand& q = spec_.outputs[quantized_];
+      a.quantized = layout_.at(run.at(q), q.row_bytes);
+    }
+    run.for_rows(run.count[x_.space], [&](int64_t begin, int64_t end, float* scratch) { run.kernels.norm(a, begin, end, scratch); });
+  }
+
+ private:
+  StepSpec spec_;
+  Operand x_;
+  QuantizedLayout layout_;
+  Norm args_;
+  int sum_, out_, quantized_;
+};
+
+class ElementwiseOp : public Op {
+ public:
+  ElementwiseOp(const StepSpec& s, Activation activation, Binary binary) : x_(input(s, 0)), y_(output(s, 0)) {
+    b_ = binary == Binary::kNone ? x_ : input(s, 1);
+    args_.features = x_.features;
+    args_.activation = activation;
+    args_.binary = binary;
+  }
+  void run(const Run& run) const override {
+    Elementwise a = args_;
+    a.x = run.in(x_);
+    a.b = run.in(b_);
+    a.y = run.rows(y_);
+    run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float*) { run.kernels.elementwise(a, begin, end); });
+  }
+
+ private:
+  Operand x_, b_, y_;
+  Elementwise args_;
+};
+
+class SwigluOp : public Op {
+ public:
+  explicit SwigluOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), quantized_(s.i("quantized") != 0) {
+    args_.features = x_.features / 2;
+    args_.activation = static_cast<Activation>(s.i("activation"));
+    if (quantized_) {
+      layout_ = QuantizedLayout(s, args_.features);
+    }
+  }
+  int64_t scratch_floats(const KernelTable&) const override { return args_.features + 16; }
+  void run(const Run& run) const override {
+    Swiglu a = args_;
+    a.x = run.in(x_);
+    if (quantized_) {
+      a.quantized = layout_.at(run.at(y_), y_.row_bytes);
+    } else {
+      a.out = run.rows(y_);
+    }
+    run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float* scratch) { run.kernels.swiglu(a, begin, end, scratch); });
+  }
+
+ private:
+  Operand x_, y_;
+  bool quantized_;
+  QuantizedLayout layout_;
+  Swiglu args_;
+};
+
+class SelectOp : public Op {
+ public:
+  explicit SelectOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)) {}
+  void run(const Run& run) const override {
+    const uint8_t* x = run.at(x_);
+    uint8_t* y = run.at(y_);
+    for (int64_t r = 0; r < run.count[kRows]; ++r) {
+      std::memcpy(y + r * y_.row_bytes, x + run.batch.rows[r] * x_.row_bytes, x_.features * 4);
+    }
+  }
+
+ private:
+  Operand x_, y_;
+};
+
+class PoolOp : public Op {
+ public:
+  explicit PoolOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), mode_(static_cast<Pool>(s.i("mode"))) {}
+  void run(const Run& run) const override {
+    Elementwise a;
+    a.x = run.in(x_);
+    a.y = run.rows(y_);
+    a.features = x_.features;
+    run.pool.run(run.count[kSequences], run.abort, [&](int64_t s, int) {
+      run.kernels.pool(a, mode_, s, run.batch.starts[s], run.batch.starts[s + 1]);
+    });
+  }
+
+ private:
+  Operand x_, y_;
+  Pool mode_;
+};
+
+class NormalizeOp : public Op {
+ public:
+  explicit NormalizeOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)) {}
+  void run(const Run& run) const override {
+    Elementwise a;
+    a.x = run.in(x_);
+    a.y = run.rows(y_);
+    a.features = x_.features;
+    run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float*) { run.kernels.normalize(a, begin, end); });
+  }
+
+ private:
+  Operand x_, y_;
+};
+
+using Maker = std::function<std::unique_ptr<Op>(const StepSpec&, const KvPool&, Limits&)>;
+
+template <typename T>
+Maker plain() {
+  return [](const StepSpec& s, const KvPool&, Limits&) { return std::make_unique<T>(s); };
+}
+
+Maker elementwise(Activation activation, Binary binary = Binary::kNone) {
+  return [=](const StepSpec& s, const KvPool&, Limits&) { return std::make_unique<ElementwiseOp>(s, activation, binary); };
+}
+
+}  // namespace
+
+// attention_ops.cc
+std::unique_ptr<Op> make_attention_op(const StepSpec& step, const KvPool& kv, Limits& limits);
+
+std::unique_ptr<Op> make_op(const StepSpec& step, const KvPool& kv, Limits& limits) {
+  static const std::map<std::string, Maker> makers = {
+      {"embed", [](const StepSpec& s, const KvPool&, Limits& l) { return std::make_unique<EmbedOp>(s, l); }},
+      {"linear", plain<LinearF32Op>()},
+      {"linear_q8", plain<LinearQ8Op>()},
+      {"quantize", plain<QuantizeOp>()},
+      {"rms_norm", plain<NormOp>()},
+      {"layer_norm", plain<NormOp>()},
+      {"silu", elementwise(Activation::kSilu)},
+      {"gelu", elementwise(Activation::kGelu)},
+      {"gelu_tanh", elementwise(Activation::kGeluTanh)},
+      {"relu", elementwise(Activation::kRelu)},
+      {"tanh", elementwise(Activation::kTanh)},
+      {"add", elementwise(Activation::kNone, Binary::kAdd)},
+      {"mul", elementwise(Activation::kNone, Binary::kMul)},
+      {"swiglu", plain<SwigluOp>()},
+      {"select", plain<SelectOp>()},
+      {"pool", plain<PoolOp>()},
+      {"normalize", plain<NormalizeOp>()},
+  };
+  const auto found = makers.find(step.op);
+  return found != makers.end() ? found->second(step, kv, limits) : make_attention_op(step, kv, limits);
+}
+
+}  // namespace taut

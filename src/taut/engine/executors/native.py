@@ -1,0 +1,214 @@
+"""The native executor: a Plan lowered to one C++ program, run in one call per step with the GIL released.
+
+Knows how each step's attributes map to the native core's; not what the arithmetic is (csrc/kernels/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.engine.batch import Batch
+from taut.engine.kv_cache import KVPool
+from taut.engine.runtime import Runtime
+from taut.errors import RequestError
+from taut.kernels import native
+from taut.plan.plan import Buffer, Plan, Step, View
+from taut.plan.weights import PackedWeight, WeightStore
+from taut.quant.schemes import int8
+
+Floats = NDArray[np.float32]
+SPACES = ("tokens", "rows", "sequences")
+ACTIVATIONS = ("", "gelu", "gelu_tanh", "silu", "relu", "tanh")
+INDICES = ("ids", "positions", "types")
+TABLES = ("table", "f32", "q8")
+POOLS = ("mean", "cls", "last", "max")
+F32_UNITS = (128, 64, 32, 4, 1)
+
+
+class StepAborted(Exception):
+    """The abort flag was set before the step ended; its outputs are undefined, its cache writes may be partial."""
+
+
+class NativeExecutor:
+    """Runs one plan. Not for two threads at once: the arena is its own."""
+
+    def __init__(self, plan: Plan, store: WeightStore, runtime: Runtime, kv: KVPool | None) -> None:
+        self._plan, self._store, self._kv = plan, store, kv  # kept: the program holds their addresses
+        self._space_bytes = [int(plan.space_bytes.get(space, 0)) for space in SPACES]
+        self._program = native.program(runtime.isa, runtime.pool, self._space_bytes, _kv_geometry(kv))
+        for step in plan.steps:
+            lowering = _Lowering(step, store, runtime.act_bytes)
+            inputs, outputs = [_operand(view) for view in step.inputs], [_operand(view) for view in step.outputs]
+            self._program.add(step.op, inputs, outputs, lowering.weights(), lowering.ints(), lowering.floats(), lowering.lists())
+        self._memory: native.Memory | None = None
+        self._arena: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def run(
+        self, batch: Batch, first_step: int = 0, last_step: int | None = None, abort: NDArray[np.int32] | None = None
+    ) -> list[Floats]:
+        """Steps [first_step, last_step) of the plan; its outputs, float32 (units of their space, features), valid until the next run.
+
+        Another thread may set `abort` (int32, one entry) to stop early: StepAborted. RequestError for a batch that the plan cannot run.
+        """
+        counts = (batch.num_tokens, batch.num_rows, batch.num_sequences)
+        self._reserve(sum(count * size for count, size in zip(counts, self._space_bytes, strict=True)))
+        last = len(self._plan.steps) if last_step is None else last_step
+        try:
+            done = self._program.run(_arrays(batch), self._arena, first_step, last, abort)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        if not done:
+            raise StepAborted
+        return [self._view(view, counts) for view in self._plan.outputs]
+
+    def value(self, view: View, batch: Batch) -> Floats:
+        """A float view of the plan after `run(batch)`, when no later step took its place (calibration, tests)."""
+        return self._view(view, (batch.num_tokens, batch.num_rows, batch.num_sequences))
+
+    def bytes_of(self, view: View, batch: Batch) -> NDArray[np.uint8]:
+        """The raw rows of a view's buffer, (units, row_bytes)."""
+        counts = (batch.num_tokens, batch.num_rows, batch.num_sequences)
+        offset, count = self._base(view.buffer, counts), counts[SPACES.index(view.buffer.space)]
+        raw: NDArray[np.uint8] = np.ndarray((count, view.buffer.row_bytes), np.uint8, self._arena, offset)
+        return raw
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes reserved for activations."""
+        return len(self._arena)
+
+    def trim(self) -> None:
+        """Give the arena's memory back to the system; the next run commits what it needs again."""
+        if self._memory is not None:
+            self._memory.discard(0, len(self._arena))
+
+    def _reserve(self, size: int) -> None:
+        if size > len(self._arena):
+            self._memory = native.memory(int8.round_up(size, 1 << 21))
+            self._arena = self._memory.array()
+
+    def _base(self, buffer: Buffer, counts: tuple[int, ...]) -> int:
+        index = SPACES.index(buffer.space)
+        before = sum(count * size for count, size in zip(counts[:index], self._space_bytes[:index], strict=True))
+        return before + buffer.offset * counts[index]
+
+    def _view(self, view: View, counts: tuple[int, ...]) -> Floats:
+        offset = self._base(view.buffer, counts) + 4 * view.column
+        shape = (counts[SPACES.index(view.buffer.space)], view.features)
+        if shape[0] == 0:
+            return np.empty(shape, np.float32)
+        values: Floats = np.ndarray(shape, np.float32, self._arena, offset, (view.buffer.row_bytes, 4))
+        return values
+
+
+class _Lowering:
+    """One step's attributes as the native core names them."""
+
+    def __init__(self, step: Step, store: WeightStore, act_bytes: int) -> None:
+        self._step, self._act_bytes = step, act_bytes
+        self._weights: list[PackedWeight | None] = [store[key] if key else None for key in step.weights]
+
+    def weights(self) -> list[int]:
+        """Addresses: the weights in order, then the scales of an int8 one (linear_q8: weight, bias, scales)."""
+        addresses = [_address(weight.data) if weight else 0 for weight in self._weights]
+        first = self._weights[0] if self._weights else None
+        if first is not None and first.kind == "q8":
+            assert first.scale is not None
+            addresses += [0] * ((2 if self._step.op == "linear_q8" else 1) - len(addresses))
+            addresses.append(_address(first.scale))
+        return addresses
+
+    def ints(self) -> dict[str, int]:
+        attrs, op = self._step.attrs, self._step.op
+        named = {key: int(value) for key, value in attrs.items() if isinstance(value, (bool, int))}
+        if "act" in attrs or op in ("linear", "linear_q8", "swiglu"):
+            named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
+        if op in ("rms_norm", "layer_norm"):
+            defaults = {"head_dim": 0, "add": 0, "store_sum": 0, "store_out": 1}
+            named = {**defaults, **named}
+        if op in ("rms_norm", "layer_norm", "swiglu"):
+            named["quantized"] = int(self._group() is not None)
+        if op == "embed":
+            table = self._first_weight()
+            named |= {"index": INDICES.index(str(attrs["index"])), "offset": int(attrs.get("offset", 0))}
+            named |= {"table": TABLES.index(table.kind), "entries": table.shape[0]}
+        if op in ("rope", "rope_cache"):
+            named["entries"] = len(self._first_weight().data)
+        if op == "pool":
+            named["mode"] = POOLS.index(str(attrs["mode"]))
+        if (k := self._quantized_features()) is not None:
+            named["scales_offset"] = int8.row_layout(k, self._group() or 0, self._act_bytes).scales_offset
+        return named
+
+    def floats(self) -> dict[str, float]:
+        return {key: float(value) for key, value in self._step.attrs.items() if isinstance(value, (int, float))}
+
+    def lists(self) -> dict[str, list[int]]:
+        if self._step.op == "linear":
+            return {"segment": f32_segments(self._step.inputs[0].features)}
+        k = self._quantized_features()
+        if k is None:
+            return {}
+        cut = int8.pieces(k, self._group() or 0)
+        groups = list(range(cut.count)) if cut.group else [0] * cut.count
+        return {"piece_begin": list(cut.begin), "piece_segment": list(cut.segment), "piece_group": groups}
+
+    def _first_weight(self) -> PackedWeight:
+        weight = self._weights[0]
+        assert weight is not None
+        return weight
+
+    def _group(self) -> int | None:
+        """Scale group of the step's quantized value, 0 per token; None when it has none."""
+        group = int(self._step.attrs.get("group", -1))
+        return group if group >= 0 else None
+
+    def _quantized_features(self) -> int | None:
+        views = self._step.inputs if self._step.op == "linear_q8" else self._step.outputs
+        return next((view.features for view in views if view.dtype == "q8"), None)
+
+
+def f32_segments(k: int) -> list[int]:
+    """Where the four canonical segments of an fp32 linear begin, and k: as equal as whole units allow, the first ones larger."""
+    unit = next(unit for unit in F32_UNITS if k % unit == 0)
+    whole, extra = divmod(k // unit, 4)
+    bounds = [0]
+    for index in range(4):
+        bounds.append(bounds[-1] + unit * (whole + (index < extra)))
+    return bounds
+
+
+def _operand(view: View) -> native.Operand:
+    buffer = view.buffer
+    return SPACES.index(buffer.space), buffer.offset, buffer.row_bytes, 4 * view.column, view.features
+
+
+def _address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
+
+
+def _arrays(batch: Batch) -> list[NDArray[np.int32]]:
+    fields = (batch.ids, batch.positions, batch.starts, batch.context, batch.tables, batch.rows, batch.types)
+    return [np.ascontiguousarray(field, dtype=np.int32) for field in fields]
+
+
+def _kv_geometry(kv: KVPool | None) -> Mapping[str, int]:
+    if kv is None:
+        return {}
+    layout = kv.layout
+    return {
+        "address": kv.address,
+        "num_blocks": kv.num_blocks,
+        "block_bytes": layout.block_bytes,
+        "slot_bytes": layout.slot_bytes,
+        "data_bytes": layout.data_bytes,
+        "layers": layout.layers,
+        "kv_heads": layout.kv_heads,
+        "head_dim": layout.head_dim,
+        "int8": int(layout.format == "int8"),
+    }

@@ -1,0 +1,108 @@
+"""The typed face of taut._native: whether it is built, which ISA it runs, memory and threads. Works, and says why not, without it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.errors import HardwareError
+
+Operand = tuple[int, int, int, int, int]  # space, offset, row_bytes, column_bytes, features
+
+
+class Memory(Protocol):
+    """Zeroed memory at a 2 MiB boundary, committed on first touch; it lives as long as this object or an array of it."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def array(self) -> NDArray[np.uint8]: ...
+
+    def discard(self, begin: int, bytes: int) -> None: ...
+
+
+class ThreadPool(Protocol):
+    """Persistent compute threads; the caller is one of `size`."""
+
+    @property
+    def size(self) -> int: ...
+
+    def count_items(self, count: int, fail_at: int = -1) -> int: ...
+
+
+class Program(Protocol):
+    """A lowered plan."""
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        weights: Sequence[int],
+        ints: Mapping[str, int],
+        floats: Mapping[str, float],
+        lists: Mapping[str, Sequence[int]],
+    ) -> None: ...
+
+    def run(
+        self, arrays: Sequence[Any], arena: NDArray[np.uint8], first: int, last: int, abort: NDArray[np.int32] | None = None
+    ) -> bool: ...
+
+
+def is_built() -> bool:
+    """Whether the native module is there; one that is there and broken still fails loudly when used."""
+    return importlib.util.find_spec("taut._native") is not None
+
+
+def module() -> ModuleType:
+    """taut._native; HardwareError when it was not built."""
+    if not is_built():
+        raise HardwareError("the native core is not built; install taut from a wheel, or build it with `pip install .`")
+    return importlib.import_module("taut._native")
+
+
+def runnable_isas() -> list[str]:
+    """ISAs that this machine can run, plainest first."""
+    return cast("list[str]", module().runnable_isas())
+
+
+def select_isa(isa: str = "") -> str:
+    """The ISA that runs: `isa`, else the one that TAUT_ISA forces, else the widest. HardwareError when it cannot run here."""
+    native = module()
+    try:
+        return cast(str, native.select_isa(isa))
+    except native.IsaError as error:
+        raise HardwareError(f"{error}; this machine runs {', '.join(runnable_isas())}: unset TAUT_ISA or choose one of them") from None
+
+
+def act_bytes(isa: str = "") -> int:
+    """Bytes of one quantized activation on `isa`."""
+    return cast(int, module().act_bytes(select_isa(isa)))
+
+
+def memory(size: int, *, huge_pages: bool = True) -> Memory:
+    """`size` bytes; MemoryError when the system refuses."""
+    return cast(Memory, module().Memory(max(size, 1), huge_pages))
+
+
+def thread_pool(num_threads: int) -> ThreadPool:
+    return cast(ThreadPool, module().ThreadPool(num_threads))
+
+
+def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[str, int]) -> Program:
+    """An empty program; `space_bytes` are arena bytes per token, row and sequence, `kv` the pool's address and geometry or empty."""
+    return cast(Program, module().Program(isa, pool, list(space_bytes), dict(kv)))
+
+
+def function(name: str) -> Callable[..., Any] | None:
+    """A function of the native module, or None where this build has none."""
+    return getattr(module(), name, None)
