@@ -203,6 +203,12 @@ TOKENIZERS = [
         ),
         "has the token id 2,147,483,648",
     ),
+    Case(
+        "tokenizer-no-unknown",
+        "b.2",
+        _tokenizer(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}),
+        "is not a usable tokenizer: WordLevel error: Missing [UNK] token",
+    ),
     Case("regex-nested", "F1", _regex("(a+)+$"), "its time could grow without bound", UnsupportedModelError),
     Case("regex-choice", "F1", _regex("(?:a|aa)*b"), "its time could grow without bound", UnsupportedModelError),
     Case("regex-counted", "F1", _regex("([a-z]{1,})*x"), "its time could grow without bound", UnsupportedModelError),

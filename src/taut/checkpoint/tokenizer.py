@@ -68,6 +68,10 @@ class Tokenizer:
             ids = self._backend.encode(text, add_special_tokens=add_special).ids
         except (TypeError, UnicodeEncodeError):  # the library refuses unpaired surrogates with either
             raise RequestError("the text holds half of a surrogate pair, which is no character") from None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a vocabulary without what the text needs, or a panic of the library's Rust code
+            raise RequestError("the model's tokenizer cannot read this text", code="tokenizer_error") from None
         if self._num_rows is not None and ids and max(ids) >= self._num_rows:
             worst = max(ids)
             raise RequestError(

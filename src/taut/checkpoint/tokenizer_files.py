@@ -25,6 +25,7 @@ MAX_VOCAB = 1 << 21
 MAX_VOCAB_FILE_BYTES = 64 << 20
 _T = TypeVar("_T")
 
+_PROBE = "Probe 1\n\u00e9 \u4e2d"  # a tokenizer that fails on this is refused when it is opened
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -85,6 +86,7 @@ def _from_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
                 f"{path.name}: the pattern {pattern[:80]!r} {danger}; its time could grow without bound"
             )
     backend = guarded(lambda: tokenizers.Tokenizer.from_str(data.decode("utf-8")), path.name)
+    guarded(lambda: backend.encode(_PROBE), path.name)
     if backend.get_vocab_size() > MAX_VOCAB:
         raise ModelFormatError(f"has {backend.get_vocab_size():,} tokens; at most {MAX_VOCAB:,} are accepted", file=path.name)
     return backend, spec
