@@ -280,10 +280,13 @@ def test_metrics_add_up(client: TestClient) -> None:
     for _ in range(2):
         client.post(CHAT, json={"messages": user(), "surprise": 1, "user": "somebody"})
     client.post(CHAT, json={"messages": []})
-    assert metric(client, "taut_generation_tokens_total") == 8
-    assert metric(client, "taut_prompt_cached_tokens_total") == 2 * CACHED_TOKENS
-    assert metric(client, "taut_prefix_cache_hits_total") == 2
-    assert metric(client, "taut_time_to_first_token_seconds_count") == 2
+    client.post(CHAT, json={"messages": user("nan")})
+    client.post(CHAT, json={"messages": user("nan"), "stream": True})
+    assert metric(client, "taut_requests_failed_total") == 2
+    assert metric(client, "taut_generation_tokens_total") == 10
+    assert metric(client, "taut_prompt_cached_tokens_total") == 4 * CACHED_TOKENS
+    assert metric(client, "taut_prefix_cache_hits_total") == 4
+    assert metric(client, "taut_time_to_first_token_seconds_count") == 4
     assert metric(client, "taut_time_per_output_token_seconds_count") == 2
     assert metric(client, "taut_requests_rejected_total") == 1
     assert metric(client, "taut_ignored_fields_total") == 2, "`user` is known, `surprise` is not"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taut.errors import EngineStoppedError
+from taut.errors import EngineStoppedError, TautError
 from taut.scheduler.request import Event, FinishedEvent, Request, TextEvent
 from taut.server.bridge import EngineThread, Subscription
 from taut.server.failures import failure_of
@@ -31,6 +32,7 @@ TOKENIZER_THREADS = 2
 INLINE_REQUESTS = 8  # a larger answer (many vectors) is written as JSON off the event loop
 
 T = TypeVar("T")
+log = logging.getLogger("taut.server")
 
 
 @dataclass
@@ -178,7 +180,11 @@ class StreamAnswer(_Answer):
             except ClientGoneError:
                 raise
             except Exception as error:  # too late for a status: the error is the last event, and [DONE] is not sent
-                await self._send(send, _data([failure_of(error).body()]))
+                if not isinstance(error, TautError):
+                    log.exception("a stream failed")
+                failure = failure_of(error)
+                self._services.metrics.count_error(failure)
+                await self._send(send, _data([failure.body()]))
         return self._end
 
     async def _follow(self, subscription: Subscription, send: Send) -> None:

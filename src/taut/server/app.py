@@ -65,8 +65,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     failure = failure_of(error)
-    if failure.status != 404:
-        request.app.state.services.metrics.rejected.labels(failure.code).inc()
+    request.app.state.services.metrics.count_error(failure)
     return failure.response()
 
 

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from taut.scheduler.request import Event, FinishedEvent, TextEvent
 from taut.server.bridge import EngineThread
+from taut.server.failures import Failure
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
@@ -28,6 +29,7 @@ class Metrics:
             "taut_requests_finished", "Sequences that ended, by reason", ["route", "reason"], registry=registry
         )
         self.rejected = Counter("taut_requests_rejected", "Requests refused, by error code", ["code"], registry=registry)
+        self.failed = Counter("taut_requests_failed", "Requests that went wrong, by error code", ["code"], registry=registry)
         self.aborted = Counter(
             "taut_requests_aborted", "Requests whose client left or stopped reading", ["route"], registry=registry
         )
@@ -49,6 +51,10 @@ class Metrics:
         )
         registry.register(_EngineCollector(engine))
         ProcessCollector(registry=registry)
+
+    def count_error(self, failure: Failure) -> None:
+        """Refused (the client's fault, or no room) or failed (ours)."""
+        (self.failed if failure.status == 500 else self.rejected).labels(failure.code).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hmac
 import logging
+import time
 import uuid
 
 from starlette.datastructures import Headers
@@ -37,7 +38,7 @@ class Context:
             await self._app(scope, receive, send)
             return
         request_id = clean_request_id(Headers(scope=scope).get("x-request-id"))
-        status = 0
+        began, status = time.monotonic(), 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -51,10 +52,16 @@ class Context:
             await (refusal.response() if refusal else self._app)(scope, receive, send_with_id)
         except Exception as error:
             log.exception("request %s failed", request_id)
+            failure = failure_of(error)
+            self._metrics.count_error(failure)
             if not status:
-                await failure_of(error).response()(scope, receive, send_with_id)
+                await failure.response()(scope, receive, send_with_id)
         finally:
-            self._count(scope, CLIENT_GONE if scope.get("taut.client_gone") else status)
+            status = CLIENT_GONE if scope.get("taut.client_gone") else status
+            route, method = self._labels(scope)
+            self._metrics.http.labels(route, method, str(status)).inc()
+            if scope["path"] not in OPEN_ROUTES:
+                log.info("%s %s %d %.0f ms %s", method, route, status, (time.monotonic() - began) * 1000, request_id)
 
     def _headers_refusal(self, scope: Scope) -> Failure | None:
         fields = scope["headers"]
@@ -66,10 +73,11 @@ class Context:
         )
         return Failure(431, message, "headers_too_large")
 
-    def _count(self, scope: Scope, status: int) -> None:
+    def _labels(self, scope: Scope) -> tuple[str, str]:
+        """(route, method) from fixed sets: what a client writes enters neither the metrics nor the log."""
         path = "/v1/models/{id}" if scope["path"].startswith("/v1/models/") else scope["path"]
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
-        self._metrics.http.labels(path if path in self._routes else "other", method, str(status)).inc()
+        return path if path in self._routes else "other", method
 
 
 class Auth:
