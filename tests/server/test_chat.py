@@ -292,7 +292,7 @@ def test_metrics_add_up(client: TestClient) -> None:
     assert metric(client, "taut_ignored_fields_total") == 2, "`user` is known, `surprise` is not"
     assert metric(client, "taut_requests_running") == 0
     text = client.get("/metrics").text
-    assert 'taut_http_requests_total{method="POST",route="/v1/chat/completions",status="200"} 2.0' in text
+    assert 'taut_http_requests_total{method="POST",route="/v1/chat/completions",status="200"} 3.0' in text
     assert 'taut_requests_finished_total{reason="stop",route="/v1/chat/completions"} 2.0' in text
 
 
