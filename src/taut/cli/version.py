@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import taut
-from taut.errors import TautError
+from taut.errors import HardwareError
 
 
 def version_line() -> str:
-    """Version, instruction set in use, and whether the native core is there."""
-    try:
-        from taut.engine.runtime import runtime
+    """Version, whether the native core is there, and the instruction set that it runs."""
+    from taut.kernels import native
 
-        machine = runtime(None)
-    except (ImportError, TautError) as error:
+    try:
+        return f"taut {taut.__version__} · native · {native.select_isa()}"
+    except HardwareError as error:
         return f"taut {taut.__version__} · reference executor only ({error})"
-    return f"taut {taut.__version__} · native · {machine.isa}"
