@@ -72,9 +72,10 @@ def test_chatml(template: Templates) -> None:
         ("{{ '  x\n'.strip() }}{{ 'a,b'.split(',')[-1] }}{{ 'abc'.startswith('ab') }}", "xbTrue"),
         ("{{ messages|length }}{{ messages|map(attribute='role')|join('-') }}", "1user"),
         ("{{ messages[0].get('name', 'none') }}{{ messages[0].missing is defined }}", "noneFalse"),
+        ("{{ tools is not none }}{{ documents is none }}{{ undefined_name is defined }}", "FalseTrueFalse"),
         ("{% macro turn(m) %}[{{ m.role }}]{% endmacro %}{{ turn(messages[0]) }}", "[user]"),
         ("{% set x %}a{{ 1 }}{% endset %}{{ x|trim }}", "a1"),
-        ("{{ bos_token }}{{ tools is defined }}{{ enable_thinking }}", "<s>FalseTrue"),
+        ("{{ bos_token }}{{ tools is defined }}{{ enable_thinking }}", "<s>TrueTrue"),
         ("{{ messages[0].content | replace('l', 'L') | upper }}", "HELLO"),
         ("<b>&amp;</b>{{ '<i>' }}", "<b>&amp;</b><i>"),  # no HTML escaping
     ],

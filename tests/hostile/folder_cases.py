@@ -213,6 +213,13 @@ TOKENIZERS = [
     Case("regex-choice", "F1", _regex("(?:a|aa)*b"), "its time could grow without bound", UnsupportedModelError),
     Case("regex-counted", "F1", _regex("([a-z]{1,})*x"), "its time could grow without bound", UnsupportedModelError),
     Case("regex-long", "F1", _regex("a" * 5000), "is longer than 4,096 characters", UnsupportedModelError),
+    Case(
+        "tokenizer-multiplies",
+        "b.2",
+        _tokenizer(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 10**6}),
+        "make up to 1,000,000 characters of one",
+        UnsupportedModelError,
+    ),
     Case("regex-open", "F1", _regex("[a"), "is not a usable tokenizer"),
     Case("vocab-txt-bare", "b.2", _beside("vocab.txt", b"hello\nworld\n"), "has no [UNK] and no [CLS] and no [SEP]"),
     Case("vocab-txt-binary", "b.2", _beside("vocab.txt", b"\xff\xfe\n"), "is not UTF-8"),

@@ -246,6 +246,7 @@ TOKENIZER = [
     Case("merge-one", "b.2", _types(merges=(ARRAY, (STRING, ["he"]))), "two tokens with a space between"),
     Case("merge-unknown", "b.2", _types(merges=(ARRAY, (STRING, ["zzz yyy"]))), "is not a usable tokenizer"),
     Case("spm-no-scores", "b.2", _types(model=(STRING, "llama")), "needs the scores of its tokens"),
+    Case("template-number", "b.3", _model(tokenizer__chat_template=(U32, 1)), "field tokenizer.chat_template: is no text"),
     Case("template-huge", "b.3", _model(tokenizer__chat_template=(STRING, "x" * (257 << 10))), "at most 262,144 are accepted"),
 ]
 

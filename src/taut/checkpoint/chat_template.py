@@ -27,6 +27,8 @@ MAX_CHARS = 1 << 20
 MAX_INPUT_BYTES = 32 << 20
 RENDER_LIMIT_S = 2.0
 START_LIMIT_S = 30.0
+_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH")  # what Python itself may need to start
+_ABSENT = {"tools": None, "documents": None}  # templates in use test these for none, as transformers passes them
 _RESERVED = frozenset({"messages", "add_generation_prompt", "strftime_now", "raise_exception", "range", "namespace"})
 
 
@@ -69,7 +71,7 @@ class ChatTemplate:
                 f"template variables may not be named {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )
         given = self._hide({**variables, "messages": [dict(message) for message in messages]})
-        context = {**self._variables, **given, "add_generation_prompt": add_generation_prompt}
+        context = {**_ABSENT, **self._variables, **given, "add_generation_prompt": add_generation_prompt}
         try:
             request = json.dumps(
                 {"context": context, "now": self._clock().isoformat(), "max_chars": self._max_chars}, allow_nan=False
@@ -156,13 +158,14 @@ class _Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", str(Path(__file__).with_name("template_worker.py")), json.dumps(sys.path)]
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env={"PYTHONIOENCODING": "utf-8"},
+            env=environment,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -206,12 +206,14 @@ def _open_gguf(path: Path, ref: str, name: str) -> Checkpoint:
         template = None
         if tokenizer is not None:
             source = model.metadata.get("tokenizer.chat_template")
+            if source is not None and not isinstance(source, str):
+                raise ModelFormatError("is no text", file=path.name, field="tokenizer.chat_template")
             names = {
                 f"{key}_token": model.metadata["tokenizer.ggml.tokens"][model.config[f"{key}_token_id"]]
                 for key in ("bos", "eos", "pad")
                 if f"{key}_token_id" in model.config
             }
-            template = _make_template(source if isinstance(source, str) else None, names, tokenizer, model.config)
+            template = _make_template(source, names, tokenizer, model.config)
             tokenizer.eos_ids |= _end_tokens([model.config.get("eos_token_id")], tokenizer, source)
         return Checkpoint(
             ref=ref,

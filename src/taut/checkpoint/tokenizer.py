@@ -41,8 +41,6 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
         num_rows: int | None = None,
     ) -> None:
-        backend.no_truncation()
-        backend.no_padding()
         hide = normalizers.Replace(_HIDE, "")
         backend.normalizer = normalizers.Sequence([hide, backend.normalizer]) if backend.normalizer else hide
         self._backend, self._table, self._strips_first_space = backend, token_bytes, strips_first_space
@@ -80,7 +78,11 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        return decode_all(self.stream(skip_special=skip_special), ids)
+        if self._table is None:
+            return decode_all(self.stream(skip_special=skip_special), ids)
+        skip = self.special_ids if skip_special else frozenset()
+        text = b"".join(self._bytes(token_id) for token_id in ids if token_id not in skip).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._strips_first_space else text
 
     def token_text(self, token_id: int) -> str:
         """One token as text, special or not; U+FFFD where its bytes are part of a character, empty for an unknown id."""

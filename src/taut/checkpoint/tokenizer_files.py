@@ -15,9 +15,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from taut.checkpoint import strict_json
 from taut.checkpoint.files import read_small, safe_path
-from taut.checkpoint.regex_guard import explain_danger
 from taut.checkpoint.stream import byte_level_bytes, sentencepiece_bytes
 from taut.checkpoint.tokenizer import Tokenizer
+from taut.checkpoint.tokenizer_guard import explain_dangers
 from taut.errors import ModelFormatError, UnsupportedModelError
 
 log = logging.getLogger(__name__)
@@ -79,27 +79,16 @@ def _from_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     spec = strict_json.parse(data, file=path.name)
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
         raise ModelFormatError("must be an object with a model", file=path.name)
-    for pattern in _patterns([spec.get("normalizer"), spec.get("pre_tokenizer"), spec.get("decoder")]):
-        danger = explain_danger(pattern)
-        if danger:
-            raise UnsupportedModelError(
-                f"{path.name}: the pattern {pattern[:80]!r} {danger}; its time could grow without bound"
-            )
+    danger = explain_dangers(spec)
+    if danger:
+        raise UnsupportedModelError(f"{path.name}: {danger}")
     backend = guarded(lambda: tokenizers.Tokenizer.from_str(data.decode("utf-8")), path.name)
+    backend.no_truncation()
+    backend.no_padding()  # before any use: the library would allocate whatever length the file states
     guarded(lambda: backend.encode(_PROBE), path.name)
     if backend.get_vocab_size() > MAX_VOCAB:
         raise ModelFormatError(f"has {backend.get_vocab_size():,} tokens; at most {MAX_VOCAB:,} are accepted", file=path.name)
     return backend, spec
-
-
-def _patterns(spec: object) -> Iterator[str]:
-    if isinstance(spec, dict):
-        if isinstance(spec.get("Regex"), str):
-            yield spec["Regex"]
-        spec = list(spec.values())
-    if isinstance(spec, list):
-        for item in spec:
-            yield from _patterns(item)
 
 
 def _kinds(spec: object) -> Iterator[dict[str, Any]]:
