@@ -19,8 +19,6 @@ def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     keys = options.keys()
     settings = Settings(
-        host=options.host,
-        port=options.port,
         key_digests=tuple(digest_key(key) for key in keys),
         served_name=options.served_name,
         aliases=(model,),
@@ -31,12 +29,11 @@ def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions)
     if not keys and not _is_local(listener.getsockname()[0]):
         print_note(f"warning: anyone who reaches {options.host} can use this server; set TAUT_API_KEY or --api-key-file")
     loaded = model_options.load(model)
-    try:
-        print(loaded.summary(), flush=True)
-        print(f"{options.served_name or loaded.name} at {address_of(listener)}/v1 (Ctrl-C stops)", flush=True)
-        run(create_app(loaded, settings), listener, settings)
-    finally:
-        listener.close()
+    app = create_app(loaded, settings)
+    print(loaded.summary(), flush=True)
+    print(f"{options.served_name or loaded.name} at {address_of(listener)}/v1 (Ctrl-C stops)", flush=True)
+    run(app, listener, settings)
+    if not app.state.services.engine.is_alive:  # after a forced end a step may still be reading the weights
         loaded.close()
 
 

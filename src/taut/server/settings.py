@@ -17,7 +17,7 @@ class Limits:
     """
 
     body_bytes: int = 8 * 2**20
-    body_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
     header_bytes: int = 16 * 2**10
     header_fields: int = 100
     json_depth: int = 32
@@ -43,8 +43,6 @@ class Timing:
 class Settings:
     """One server. `key_digests`: SHA-256 of the API keys, none asks for none; `aliases`: further accepted model names."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     key_digests: tuple[bytes, ...] = field(default=(), repr=False)
     served_name: str | None = None
     aliases: tuple[str, ...] = ()
