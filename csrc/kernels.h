@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "linear_q8.h"
+#include "pack_q8.h"
+#include "peak.h"
 #include "quantized_row.h"
 
 namespace taut {

@@ -115,6 +115,10 @@ int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
 }  // namespace
 }  // namespace taut
 
+namespace taut {
+void bind_q8(nb::module_& m);  // bind_q8.cc
+}
+
 NB_MODULE(_native, m) {
   using namespace taut;
   m.doc() = "taut's native core";
@@ -156,4 +160,6 @@ NB_MODULE(_native, m) {
           "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
       .def_prop_ro("size", &Program::size)
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
+
+  bind_q8(m);
 }

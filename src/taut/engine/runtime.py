@@ -5,6 +5,7 @@ Threads = min(CPU affinity, floor(cgroup quota), physical cores): a thread more 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -40,8 +41,8 @@ class Runtime:
 
     @property
     def pack_q8(self) -> Callable[..., Any] | None:
-        """The native int8 packer, or None where this build has none."""
-        return native.function("pack_q8")
+        """The native int8 packer on these threads, or None where this build has none."""
+        return functools.partial(native.pack_q8, pool=self.pool) if native.function("pack_q8") else None
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}

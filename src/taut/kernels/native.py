@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.errors import HardwareError
+from taut.errors import HardwareError, ModelFormatError
 
 Operand = tuple[int, int, int, int, int]  # space, offset, row_bytes, column_bytes, features
 
@@ -81,7 +81,9 @@ def select_isa(isa: str = "") -> str:
     try:
         return cast(str, native.select_isa(isa))
     except native.IsaError as error:
-        raise HardwareError(f"{error}; this machine runs {', '.join(runnable_isas())}: unset TAUT_ISA or choose one of them") from None
+        raise HardwareError(
+            f"{error}; this machine runs {', '.join(runnable_isas())}: unset TAUT_ISA or choose one of them"
+        ) from None
 
 
 def act_bytes(isa: str = "") -> int:
@@ -106,3 +108,22 @@ def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[
 def function(name: str) -> Callable[..., Any] | None:
     """A function of the native module, or None where this build has none."""
     return getattr(module(), name, None)
+
+
+SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
+
+
+def pack_q8(
+    w: NDArray[Any], data: NDArray[np.uint8], scale: NDArray[np.float32], name: str, pool: ThreadPool | None = None
+) -> None:
+    """Quantizes and packs `w` (N, K) of any float type into `data` and `scale`, bit for bit as quant/schemes/int8.py does.
+
+    Raises ModelFormatError naming `name` when a weight is NaN or infinite.
+    """
+    source = SOURCES.get(w.dtype.name)
+    if source is None or w.strides[1] != w.itemsize:
+        w, source = np.ascontiguousarray(w, dtype=np.float32), "f32"
+    try:
+        module().pack_q8(w if source == "f32" else w.view(np.uint16), source, data, scale, pool=pool)
+    except ValueError as error:
+        raise ModelFormatError(f"{error}: check the checkpoint, or convert it again", field=name) from None

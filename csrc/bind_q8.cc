@@ -1,0 +1,152 @@
+// Bindings of the int8 weight packer, the int8 linear (for tests and benchmarks) and the limit probe.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+
+#include "dispatch.h"
+#include "limit_probe.h"
+#include "pack_q8.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace taut {
+namespace {
+
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const std::string& message) {
+  if (!holds) {
+    throw std::invalid_argument(message);
+  }
+}
+
+int64_t panels_of(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+
+// Items [0, count) on the pool's threads, or here.
+template <typename Body>
+void for_each(ThreadPool* pool, int64_t count, const Body& body) {
+  if (pool == nullptr) {
+    for (int64_t i = 0; i < count; ++i) {
+      body(i, 0);
+    }
+    return;
+  }
+  const std::lock_guard lock(pool->running);
+  pool->run(count, nullptr, body);
+}
+
+Source source_of(const Matrix& w, const std::string& type) {
+  const bool wide = type == "f32";
+  require(wide || type == "f16" || type == "bf16", "pack_q8: type is '" + type + "'; accepted: f32, f16, bf16");
+  require(w.itemsize() == (wide ? 4u : 2u), "pack_q8: a weight of type " + type + " has " + (wide ? "4" : "2") + "-byte elements, not " +
+                                                std::to_string(w.itemsize()) + " (view bf16 and f16 as uint16)");
+  return wide ? Source::kF32 : type == "f16" ? Source::kF16 : Source::kBf16;
+}
+
+void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t panel_begin, std::optional<int64_t> panel_end,
+          std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+  PackQ8 p;
+  p.source = source_of(w, type);
+  p.n = static_cast<int64_t>(w.shape(0)), p.k = static_cast<int64_t>(w.shape(1));
+  const int64_t panels = panels_of(p.n), end = panel_end.value_or(panels);
+  require(p.n > 0 && p.k > 0 && w.stride(1) == 1, "pack_q8: the weight must have rows, columns and contiguous columns");
+  require(static_cast<int64_t>(packed.size()) == panels * kPanelColumns * ((p.k + 3) / 4 * 4) &&
+              static_cast<int64_t>(scale.size()) == panels * kPanelColumns,
+          "pack_q8: packed or scale does not have the size of the packed weight (quant/schemes/int8.py: packed_shape)");
+  require(0 <= panel_begin && panel_begin <= end && end <= panels, "pack_q8: panels must lie in [0, " + std::to_string(panels) + "]");
+  p.w = static_cast<const uint8_t*>(w.data());
+  p.row_bytes = w.stride(0) * static_cast<int64_t>(w.itemsize());
+  p.packed = packed.data(), p.scale = scale.data();
+  const KernelTable& table = kernels(isa);
+  std::atomic<int64_t> bad{p.n};
+  {
+    const nb::gil_scoped_release release;
+    for_each(pool.get(), end - panel_begin, [&](int64_t i, int) {
+      const int64_t row = table.pack_q8(p, panel_begin + i, panel_begin + i + 1);
+      for (int64_t seen = bad.load(); row >= 0 && row < seen && !bad.compare_exchange_weak(seen, row);) {
+      }
+    });
+  }
+  require(bad.load() == p.n, "row " + std::to_string(bad.load()) + " holds NaN or infinite weights; only finite weights can be quantized");
+}
+
+// Rows [row_begin, row_end) x panels of y, for tests and benchmarks: the caller vouches for the layout of x.
+struct Cut {
+  std::vector<int32_t> begin, segment;
+};
+
+LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, const Cut& cut, const Bytes& w, const Floats& w_scale,
+                     const std::optional<Floats>& bias, const Output& y, int activation) {
+  require(cut.segment.size() == 5 && !cut.begin.empty() && cut.segment[4] + 1 == static_cast<int32_t>(cut.begin.size()),
+          "linear_q8: begin needs one entry more than there are pieces, segment five");
+  LinearQ8 a;
+  a.x = x.data(), a.x_row_bytes = row_bytes, a.scales_offset = scales_offset;
+  a.pieces.k = cut.begin.back(), a.pieces.count = cut.segment[4], a.pieces.begin = cut.begin.data();
+  std::copy(cut.segment.begin(), cut.segment.end(), a.pieces.segment);
+  a.w = w.data(), a.w_scale = w_scale.data(), a.bias = bias.has_value() ? bias->data() : nullptr;
+  a.n = static_cast<int32_t>(y.shape(1)), a.y = y.data(), a.y_row_bytes = a.n * 4;
+  a.activation = static_cast<Activation>(activation);
+  const int64_t padded = panels_of(a.n) * kPanelColumns;
+  require(static_cast<int64_t>(x.size()) >= static_cast<int64_t>(y.shape(0)) * row_bytes &&
+              static_cast<int64_t>(w.size()) == padded * a.pieces.k && static_cast<int64_t>(w_scale.size()) == padded &&
+              (!bias.has_value() || static_cast<int64_t>(bias->size()) == padded),
+          "linear_q8: x, w, w_scale or bias is smaller than the shape of y needs");
+  return a;
+}
+
+void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32_t> begin, std::vector<int32_t> segment, Bytes w,
+            Floats w_scale, std::optional<Floats> bias, Output y, int activation, std::vector<int64_t> rows,
+            std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+  const Cut cut{std::move(begin), std::move(segment)};
+  const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation);
+  require(rows.size() >= 2 && rows.front() >= 0 && std::is_sorted(rows.begin(), rows.end()) &&
+              rows.back() <= static_cast<int64_t>(y.shape(0)),
+          "linear_q8: rows must be ascending cuts inside y");
+  const KernelTable& table = kernels(isa);
+  const int64_t panels = panels_of(a.n), spans = static_cast<int64_t>(rows.size()) - 1;
+  const nb::gil_scoped_release release;
+  for_each(pool.get(), panels * spans, [&](int64_t i, int) {
+    const int64_t panel = i / spans, span = i % spans;
+    table.linear_q8(a, rows[static_cast<size_t>(span)], rows[static_cast<size_t>(span) + 1], panel, panel + 1);
+  });
+}
+
+}  // namespace
+
+void bind_q8(nb::module_& m) {
+  m.def("pack_q8", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "panel_begin"_a = 0, "panel_end"_a = nb::none(), "pool"_a = nb::none(),
+        "isa"_a = "",
+        "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as quant/schemes/int8.py "
+        "does; only panels of 64 rows in [panel_begin, panel_end). ValueError where a weight is not finite.");
+  m.def("linear_q8", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a, "y"_a,
+        "activation"_a = 0, "rows"_a, "pool"_a = nb::none(), "isa"_a = "",
+        "The int8 linear kernel on laid-out rows, one call per panel and per span of the row cuts `rows`");
+  nb::class_<LimitProbe>(m, "LimitProbe", "Measures the machine's ceilings; every call takes about `seconds`")
+      .def(
+          "__init__", [](LimitProbe* self, int num_threads, const std::string& isa) { new (self) LimitProbe(kernels(isa), num_threads); },
+          "num_threads"_a, "isa"_a = "")
+      .def(
+          "int8", [](const LimitProbe& p, double seconds) { return p.operations(Rate::kInt8, seconds); }, "seconds"_a,
+          nb::call_guard<nb::gil_scoped_release>(), "Operations per second, two per multiply-add")
+      .def(
+          "f32", [](const LimitProbe& p, double seconds) { return p.operations(Rate::kF32, seconds); }, "seconds"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "bf16", [](const LimitProbe& p, double seconds) { return p.operations(Rate::kBf16, seconds); }, "seconds"_a,
+          nb::call_guard<nb::gil_scoped_release>(), "0 where there is no bf16 dot product")
+      .def("read", &LimitProbe::read, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "Bytes per second");
+}
+
+}  // namespace taut
