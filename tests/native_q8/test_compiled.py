@@ -1,0 +1,34 @@
+"""What cannot run everywhere: the AVX-512 tiles under emulation, and the registers of the compiled loops."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from native.stack_traffic import hot_loops
+from native.test_stack_traffic import ROOT, flags
+
+has_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+
+@has_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/usr/include/simde").exists(), reason="needs SIMDe (libsimde-dev)")
+def test_emulated_avx512_gives_the_portable_bits(tmp_path: Path) -> None:
+    done = subprocess.run(["sh", "csrc/tests/emulate_q8.sh", str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout.strip()) == (0, "identical"), done.stdout + done.stderr
+
+
+@has_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
+@pytest.mark.parametrize(("isa", "multiplies"), [("avx2", 24), ("avx512", 24)])
+def test_no_spills(isa: str, multiplies: int, tmp_path: Path) -> None:
+    target = tmp_path / "kernel.o"
+    subprocess.run(["g++", *flags(isa), "-c", "csrc/kernels/linear_q8.cc", "-o", str(target)], check=True, cwd=ROOT)
+    loops = hot_loops(target)
+    assert max(loop.multiplies for loop in loops) == multiplies  # 6 x 2 registers x 2 k-pairs; 6 x 4 registers
+    assert [loop for loop in loops if loop.stack_accesses] == []
