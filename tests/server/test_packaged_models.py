@@ -42,7 +42,8 @@ def serving(model: str) -> Iterator[openai.OpenAI]:
             yield client
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        _, code = process.communicate(timeout=30), process.returncode
+    assert code == 0
 
 
 @pytest.fixture(scope="module")
