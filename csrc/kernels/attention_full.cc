@@ -34,8 +34,11 @@ void attention_full(const AttentionFull& p, int64_t seq_begin, int64_t seq_end, 
     const int64_t n = seq_end - begin < kTileKeys ? seq_end - begin : kTileKeys;
     load_tile(p, kv_head, begin, n, s);
     for_row_tiles(0, rows, ScoreTile{s});
-    for (int64_t row = 0; row < rows; ++row) {
-      soften(s, row, n, nullptr, nullptr);
+    const auto visible = [n](int64_t) { return n; };
+    if (n == kTileKeys) {
+      soften<true>(s, 0, rows, visible, nullptr, nullptr);
+    } else {
+      soften<false>(s, 0, rows, visible, nullptr, nullptr);
     }
     for_row_tiles(0, rows, OutputTile{s, n});
   }

@@ -72,7 +72,7 @@ struct ScoreTile {
   const AttentionState& s;
 
   template <int R>
-  TAUT_MEMBER void operator()(int64_t row) const {
+  TAUT_OWN void operator()(int64_t row) const {
     constexpr int C = tile_vectors(R) < 2 ? 1 : 2;
     for (int column = 0; column < kTileKeys; column += 16 * C) {
       f32x16 acc[R][C];
@@ -93,34 +93,61 @@ struct ScoreTile {
   }
 };
 
-// Scores of one row become weights p * value scale, its maximum and total move on. Scales null: 1.
-TAUT_FN void soften(const AttentionState& s, int64_t row, int64_t visible, const float* key_scale, const float* value_scale) {
-  float* scores = s.scores + row * kTileKeys;
-  f32x16 a = load(scores), b = load(scores + 16);
-  if (key_scale != nullptr) {
-    a = mul(a, load(key_scale));
-    b = mul(b, load(key_scale + 16));
+// Scores of rows [begin, end) become weights p * value scale; their maxima and totals move on. Row r sees `visible(r)` keys of the
+// tile, at least one; kWhole: all of them. Scales null: 1.
+template <bool kWhole, typename Visible>
+TAUT_FN void soften(const AttentionState& s, int64_t begin, int64_t end, const Visible& visible, const float* key_scale,
+                    const float* value_scale) {
+  const f32x16 one = set1(1.0f), hidden = set1(kMinusInfinity);
+  const bool scaled = key_scale != nullptr;
+  const f32x16 ka = scaled ? load(key_scale) : one, kb = scaled ? load(key_scale + 16) : one;
+  const f32x16 va = scaled ? load(value_scale) : one, vb = scaled ? load(value_scale + 16) : one;
+  for (int64_t row = begin; row < end; ++row) {
+    float* scores = s.scores + row * kTileKeys;
+    f32x16 a = load(scores), b = load(scores + 16);
+    if (scaled) {
+      a = mul(a, ka);
+      b = mul(b, kb);
+    }
+    if (!kWhole) {
+      const int64_t n = visible(row);
+      a = select(first_n(n < 16 ? n : 16), a, hidden);
+      b = select(first_n(n < 16 ? 0 : n - 16), b, hidden);
+    }
+    store(scores, a);
+    store(scores + 16, b);
+    const float tile_largest = reduce_max(max(a, b)), before = s.largest[row];
+    const float largest = tile_largest > before ? tile_largest : before;
+    s.correction[row] = before - largest;
+    s.largest[row] = largest;
   }
-  const mask16 in_a = first_n(visible < 16 ? visible : 16), in_b = first_n(visible < 16 ? 0 : visible - 16);
-  a = select(in_a, a, set1(kMinusInfinity));
-  b = select(in_b, b, set1(kMinusInfinity));
-  const float tile_largest = reduce_max(max(a, b)), before = s.largest[row];
-  const float largest = tile_largest > before ? tile_largest : before;
-  a = select(in_a, exp(sub(a, set1(largest))), zero());
-  b = select(in_b, exp(sub(b, set1(largest))), zero());
-  float correction[16] = {1.0f};  // exp(0) is exactly 1
-  if (before != largest) {
-    store(correction, exp(set1(before - largest)));
+  for (int64_t row = begin; row < end; row += 16) {
+    store_n(s.correction + row, exp(load_n(s.correction + row, end - row)), end - row);
   }
-  s.correction[row] = correction[0];
-  s.total[row] = __builtin_fmaf(s.total[row], correction[0], reduce_add(add(a, b)));
-  s.largest[row] = largest;
-  if (value_scale != nullptr) {
-    a = select(in_a, mul(a, load(value_scale)), zero());
-    b = select(in_b, mul(b, load(value_scale + 16)), zero());
+  for (int64_t row = begin; row < end; ++row) {
+    float* scores = s.scores + row * kTileKeys;
+    const f32x16 largest = set1(s.largest[row]);
+    f32x16 a = exp(sub(load(scores), largest)), b = exp(sub(load(scores + 16), largest));
+    mask16 in_a, in_b;
+    if (!kWhole) {
+      const int64_t n = visible(row);
+      in_a = first_n(n < 16 ? n : 16);
+      in_b = first_n(n < 16 ? 0 : n - 16);
+      a = select(in_a, a, zero());
+      b = select(in_b, b, zero());
+    }
+    s.total[row] = __builtin_fmaf(s.total[row], s.correction[row], reduce_add(add(a, b)));
+    if (scaled) {
+      a = mul(a, va);
+      b = mul(b, vb);
+      if (!kWhole) {  // scales of unseen keys may be anything
+        a = select(in_a, a, zero());
+        b = select(in_b, b, zero());
+      }
+    }
+    store(scores, a);
+    store(scores + 16, b);
   }
-  store(scores, a);
-  store(scores + 16, b);
 }
 
 // out = out * correction + weights * values over the first `visible` keys.
@@ -129,7 +156,7 @@ struct OutputTile {
   int64_t visible;
 
   template <int R>
-  TAUT_MEMBER void operator()(int64_t row) const {
+  TAUT_OWN void operator()(int64_t row) const {
     constexpr int C = tile_vectors(R);
     int64_t d = 0;
     for (; d + 16 * C <= s.padded; d += 16 * C) {

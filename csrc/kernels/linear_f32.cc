@@ -23,10 +23,11 @@ struct Sums {
 
 // One block of one panel for R rows: running += x * w, from 0 where the block opens a segment.
 template <int R>
-TAUT_FN void block(const float* x, const float* w, int64_t k, bool opens, float* running, bool prefetches) {
+TAUT_FN void block(const float* x, const float* w, int64_t k, bool opens, float* running, int64_t tile, int64_t tiles) {
   constexpr int C = tile_vectors(R);
   f32x16 acc[R][C];
   for (int column = 0; column < kColumns; column += 16 * C) {
+    const bool prefetches = column / (16 * C) % tiles == tile;  // the tiles of a group share the next block's lines
     if (opens) {
       tile_zero(acc);
     } else {
@@ -56,13 +57,14 @@ TAUT_FN void block(const float* x, const float* w, int64_t k, bool opens, float*
 struct BlockTile {
   const float* x;
   const float* w;
-  int64_t k;
+  int64_t k, rows;
   bool opens;
   float* running;
 
   template <int R>
   TAUT_MEMBER void operator()(int64_t row) const {
-    block<R>(x + row * kBlockK, w, k, opens, running + row * kColumns, row == 0);
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+    block<R>(x + row * kBlockK, w, k, opens, running + row * kColumns, (row * tiles + rows - 1) / rows, tiles);
   }
 };
 
@@ -119,7 +121,7 @@ void group_panel(const LinearF32& p, Sums& sums, int64_t row_begin, int64_t row_
     for (int64_t k = begin; k < end; k += kBlockK) {
       const int64_t count = end - k < kBlockK ? end - k : kBlockK, rows = row_end - row_begin;
       gather_inputs(reinterpret_cast<const uint8_t*>(p.x) + row_begin * p.x_row_bytes + 4 * k, p.x_row_bytes, rows, count, sums.x);
-      for_row_tiles(0, rows, BlockTile{sums.x, w + k * kColumns, count, k == begin, sums.running});
+      for_row_tiles(0, rows, BlockTile{sums.x, w + k * kColumns, count, rows, k == begin, sums.running});
     }
     close_segment(sums, s, row_end - row_begin);
   }

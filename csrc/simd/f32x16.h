@@ -10,6 +10,7 @@
 
 #define TAUT_FN static inline __attribute__((always_inline))
 #define TAUT_MEMBER inline __attribute__((always_inline))
+#define TAUT_OWN __attribute__((noinline))  // a tile alone in its function keeps its sums in registers
 
 #if defined(TAUT_ISA_avx512) && !defined(TAUT_EMULATE)
 #include "simd/f32x16_avx512.h"

@@ -83,10 +83,16 @@ ELEMENTWISE = (
     Case("swiglu", (2 * 192,), ((192, "f32"),), (), {"act": "silu", "group": -1}),
     Case("swiglu", (2 * 35,), ((35, "f32"),), (), {"act": "gelu_tanh", "group": -1}),
     Case("swiglu", (2 * 192,), ((192, "q8"),), (), {"act": "silu", "group": 64}),
-    *(Case("quantize", (k,), ((k, "q8"),), (), {"group": group}) for k, group in ((128, 128), (192, 64), (96, 32), (100, 0), (37, 0))),
+    *(
+        Case("quantize", (k,), ((k, "q8"),), (), {"group": group})
+        for k, group in ((128, 128), (192, 64), (96, 32), (100, 0), (37, 0))
+    ),
     Case("rope", (6 * 64,), ((6 * 64, "f32"),), (("table", (100, 64)),), {"head_dim": 64, "rotary_dim": 64}),
     Case("rope", (2 * 80,), ((2 * 80, "f32"),), (("table", (100, 40)),), {"head_dim": 80, "rotary_dim": 40}),
-    *(Case("embed", (), ((96, "f32"),), ((kind, (130, 96)),), {"index": "ids", "offset": 0}) for kind in ("table", "f32", "q8")),
+    *(
+        Case("embed", (), ((96, "f32"),), ((kind, (130, 96)),), {"index": "ids", "offset": 0})
+        for kind in ("table", "f32", "q8")
+    ),
     Case("embed", (), ((37, "f32"),), (("table", (130, 37)),), {"index": "positions", "offset": 2}),
     Case("select", (96,), ((96, "f32"),)),
     *(Case("pool", (70,), ((70, "f32"),), (), {"mode": mode}) for mode in ("mean", "cls", "last", "max")),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cases.kernels import Case
 from numpy.typing import NDArray
 
+from cases.kernels import Case
 from taut import ops
 from taut.engine.batch import Batch
 from taut.engine.executors.native import NativeExecutor
@@ -30,7 +30,7 @@ SPACE = {"select": "rows", "pool": "sequences"}
 LEFT, RIGHT = 5, 3  # foreign columns around a float operand
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def runtime(isa: str, threads: int = 1) -> Runtime:
     return Runtime(threads, isa)
 

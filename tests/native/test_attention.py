@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from native.harness import isas, runtime
 from numpy.typing import NDArray
 
+from native.harness import isas, runtime
 from taut import ops
 from taut.engine.batch import Batch
 from taut.engine.executors.native import NativeExecutor
@@ -179,7 +179,9 @@ def test_chunks_company_and_blocks_do_not_matter(shape: Shape) -> None:
         mine = [x[begin:end] for x in qkv]
         # Companions before and after, in blocks of their own; this sequence's blocks in another order.
         batch = batch_of([(0, 50), (begin, end), (0, 50)], [[0, 1], [8, 10, 12, 14, 16, 18], [20, 21]])
-        rows.append(chunked.run(batch, [np.concatenate(parts) for parts in zip(other, mine, other, strict=True)])[50 : 50 + size])
+        rows.append(
+            chunked.run(batch, [np.concatenate(parts) for parts in zip(other, mine, other, strict=True)])[50 : 50 + size]
+        )
         begin = end
     assert begin == length
     assert np.concatenate(rows).tobytes() == whole.tobytes()
@@ -222,6 +224,8 @@ def test_a_wrong_batch_is_refused(
 ) -> None:
     batch = batch_of(spans, tables)
     if context:
-        batch = Batch(batch.ids, batch.positions, batch.starts, np.array(context, np.int32), batch.tables, batch.rows, batch.types)
+        batch = Batch(
+            batch.ids, batch.positions, batch.starts, np.array(context, np.int32), batch.tables, batch.rows, batch.types
+        )
     with pytest.raises(RequestError, match=message):
         Subject(SHAPES[0]).executor.run(batch)

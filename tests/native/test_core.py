@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from cases.kernels import linear, plain
 from native.harness import isas, make_data, make_plan, runtime
-
 from taut.engine import runtime as runtimes
 from taut.engine.executors.native import NativeExecutor, StepAborted, f32_segments
 from taut.errors import HardwareError, RequestError
@@ -67,9 +67,11 @@ def test_memory_is_aligned_zeroed_and_outlives_its_owner() -> None:
 def test_forced_isa() -> None:
     script = "from taut.kernels import native; print(native.select_isa(), native.act_bytes())"
     for isa in isas():
-        done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "TAUT_ISA": isa}, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "TAUT_ISA": isa}, capture_output=True, text=True
+        )
         assert done.stdout.split() == [isa, str(native.act_bytes(isa))]
-    with pytest.raises(HardwareError, match="no kernels named mmx.*TAUT_ISA"):
+    with pytest.raises(HardwareError, match=r"no kernels named mmx.*TAUT_ISA"):
         native.select_isa("mmx")
     if "avx512" not in isas():
         with pytest.raises(HardwareError, match="cannot run avx512"):

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from cases.kernels import CASES, LINEARS, Case
 from native.harness import Data, isas, make_batch, make_data, quantized_parts, reference, run_case, runtime
 
@@ -37,7 +38,11 @@ def test_matches_reference(case: Case, isa: str) -> None:
             continue
         q, scales, sums = quantized_parts(actual, features, case.attrs["group"], act_bytes)
         if case.op == "quantize":
-            assert [same_bits(q.astype(np.int8), expected[0]), same_bits(scales, expected[1]), same_bits(sums, expected[2])] == [True] * 3
+            assert [
+                same_bits(q.astype(np.int8), expected[0]),
+                same_bits(scales, expected[1]),
+                same_bits(sums, expected[2]),
+            ] == [True] * 3
         else:  # the float before rounding differs in the last bits: a value on the edge may fall either way
             assert np.abs(q - expected[0].astype(np.int16)).max() <= 1
             assert np.mean(q != expected[0]) < 0.01
@@ -66,7 +71,9 @@ def test_a_row_does_not_depend_on_its_companions(case: Case) -> None:
     for token in (0, case.tokens - 1):
         alone = Data(tuple(x[token : token + 1] for x in data.inputs), data.weights, data.store, one_token(data, token))
         for a, b in zip(together, run_case(case, alone, BEST), strict=True):
-            assert same_bits(a[token : token + 1, : b.shape[1]], b) or a.dtype == np.uint8 and same_visible(case, a[token], b[0])
+            assert same_bits(a[token : token + 1, : b.shape[1]], b) or (
+                a.dtype == np.uint8 and same_visible(case, a[token], b[0])
+            )
 
 
 def same_visible(case: Case, a: np.ndarray, b: np.ndarray) -> bool:
@@ -94,7 +101,9 @@ def test_attention_full_sequences_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("case", [c for c in CASES if c.op in ("linear", "rms_norm", "layer_norm", "quantize", "normalize")], ids=ids)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.op in ("linear", "rms_norm", "layer_norm", "quantize", "normalize")], ids=ids
+)
 def test_a_bad_row_spoils_itself_alone(case: Case, bad: float) -> None:
     data = make_data(case)
     clean = run_case(case, data, BEST)
@@ -124,7 +133,9 @@ def test_the_bound_bites() -> None:
 
 def test_activations_at_the_edges() -> None:
     """Far tails, zeros, infinities and NaN through every activation."""
-    x = np.array([-np.inf, -3e38, -1e4, -90, -20, -1e-30, -0.0, 0.0, 1e-30, 1e-3, 20, 90, 1e4, 3e38, np.inf, np.nan], np.float32)
+    x = np.array(
+        [-np.inf, -3e38, -1e4, -90, -20, -1e-30, -0.0, 0.0, 1e-30, 1e-3, 20, 90, 1e4, 3e38, np.inf, np.nan], np.float32
+    )
     want = {
         "relu": lambda v: np.where(np.isnan(v), v, np.maximum(v, 0)),
         "tanh": np.tanh,

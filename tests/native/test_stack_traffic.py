@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from native.stack_traffic import hot_loops, innermost_loops
 
 ROOT = Path(__file__).parents[2]

@@ -43,7 +43,9 @@ class NativeExecutor:
         for step in plan.steps:
             lowering = _Lowering(step, store, runtime.act_bytes)
             inputs, outputs = [_operand(view) for view in step.inputs], [_operand(view) for view in step.outputs]
-            self._program.add(step.op, inputs, outputs, lowering.weights(), lowering.ints(), lowering.floats(), lowering.lists())
+            self._program.add(
+                step.op, inputs, outputs, lowering.weights(), lowering.ints(), lowering.floats(), lowering.lists()
+            )
         self._memory: native.Memory | None = None
         self._arena: NDArray[np.uint8] = np.empty(0, np.uint8)
 
