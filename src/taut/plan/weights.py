@@ -140,35 +140,44 @@ def load(
             progress("pack", done, len(plan))
         shape = graph.weight_shape(key)
         data_bytes, scale_bytes = packed_bytes(kind, shape)
-        w = graph.constants[key].build(shape[0]) if key in graph.constants else _gather(graph, key, source, rows)
+        parts = [graph.constants[key].build(shape[0])] if key in graph.constants else _parts(graph, key, source, rows)
         if kind == "q8":
             data, scale = take(data_bytes, np.uint8, int8.packed_shape(*shape)), take(scale_bytes, np.float32, (-1,))
-            (packer or pack_q8)(w, data, scale, key)
+            _pack_parts(parts, data, scale, packer or pack_q8, key)
             packed[key] = PackedWeight(kind, shape, data, scale)
         elif kind == "f32":
             panels = take(data_bytes, np.float32, (-1, shape[1], PANEL))
-            pack_f32(w, panels)
+            pack_f32(np.concatenate(parts), panels)
             packed[key] = PackedWeight(kind, shape, panels)
         else:
             flat = take(data_bytes, np.float32, (-1,) if kind == "vector" else shape)
-            flat[: shape[0]] = _finite(np.asarray(w, dtype=np.float32), key)
+            flat[: shape[0]] = _finite(np.concatenate(parts).astype(np.float32, copy=False), key)
             packed[key] = PackedWeight(kind, shape, flat)
     if progress:
         progress("pack", len(plan), len(plan))
     return WeightStore(packed, rows)
 
 
-def _gather(graph: Graph, key: str, source: TensorSource, rows: dict[str, tuple[str, int]]) -> Array:
-    """The weight, or the concatenation of what was fused into it."""
-    parts = graph.weights[key].sources
-    if not parts:
-        return source(key)
+def _parts(graph: Graph, key: str, source: TensorSource, rows: dict[str, tuple[str, int]]) -> list[Array]:
+    """The weight, or what was fused into it, whose places are noted in `rows`."""
     arrays, begin = [], 0
-    for part in parts:
+    for part in graph.weights[key].sources or (key,):
         arrays.append(source(part))
-        rows[part] = (key, begin)
+        if part != key:
+            rows[part] = (key, begin)
         begin += len(arrays[-1])
-    return np.concatenate(arrays)
+    return arrays
+
+
+def _pack_parts(parts: list[Array], data: NDArray[np.uint8], scale: NDArray[np.float32], packer: Packer, key: str) -> None:
+    """Each part into its panels, without a concatenated copy where the borders of the parts are panels' borders."""
+    if any(len(part) % PANEL for part in parts[:-1]):
+        parts = [np.concatenate(parts)]
+    begin = 0
+    for part in parts:
+        end = begin + int8.round_up(len(part), PANEL)
+        packer(part, data[begin // PANEL : end // PANEL], scale[begin:end], key)
+        begin = end
 
 
 def _finite(w: NDArray[np.float32], key: str) -> NDArray[np.float32]:

@@ -1,0 +1,72 @@
+"""Packing: fused weights are found again, tied ones exist once, damaged ones are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders import graphs
+from taut import passes
+from taut.engine.kv_cache import aligned_bytes
+from taut.errors import ModelFormatError
+from taut.graph import Graph
+from taut.plan.weights import WeightStore, load, pack_f32, store_bytes, unpack_f32
+from taut.quant.schemes import int8
+
+
+def packed(
+    precision: str, tensors: dict[str, np.ndarray] | None = None, family: str = "llama"
+) -> tuple[Graph, WeightStore, dict[str, np.ndarray]]:
+    plain = graphs()[family]
+    rng = np.random.default_rng(0)
+    tensors = tensors or {key: rng.normal(size=weight.shape).astype(np.float32) for key, weight in plain.weights.items()}
+    graph = passes.optimize(plain, passes.Options(precision))  # type: ignore[arg-type]
+    return graph, load(graph, lambda key: tensors[key], aligned_bytes), tensors
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bert"])
+def test_fused_fp32_weights_come_back(family: str) -> None:
+    _, store, tensors = packed("fp32", family=family)
+    for key, w in tensors.items():
+        np.testing.assert_array_equal(store.logical(key, w.shape), w, err_msg=key)
+
+
+def test_fused_int8_weights_equal_those_quantized_alone() -> None:
+    _, store, tensors = packed("int8")
+    for name in ("q", "k", "v", "gate", "up", "down"):
+        w = tensors[f"layers.1.{name}.weight"]
+        for got, want in zip(store.logical(f"layers.1.{name}.weight", w.shape), int8.quantize_weight(w), strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+def test_tied_embedding_is_one_copy() -> None:
+    graph, store, tensors = packed("int8")
+    assert store["embed.weight"].kind == "q8" and "head.weight" not in set(store)
+    total = sum(w.size for w in tensors.values())
+    assert total < store.nbytes <= store_bytes(graph) < 1.6 * total, "about a byte a weight, padding and scales included"
+
+
+def test_addresses_are_aligned() -> None:
+    _, store, _ = packed("int8")
+    for key in store:
+        assert store[key].data.ctypes.data % 128 == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_damaged_weights_are_refused(precision: str, bad: float) -> None:
+    _, _, tensors = packed("fp32")
+    for key in ("layers.0.attention_norm.weight", "layers.1.o.weight"):
+        hurt = {**tensors, key: tensors[key].copy()}
+        hurt[key].flat[3] = bad
+        if precision == "int8" or "norm" in key:
+            with pytest.raises(ModelFormatError, match="NaN or infinite"):
+                packed(precision, hurt)
+
+
+def test_pack_f32_round_trip_with_padding() -> None:
+    w = np.random.default_rng(0).normal(size=(100, 7)).astype(np.float32)
+    panels = np.full((2, 7, 64), 9, np.float32)
+    pack_f32(w, panels)
+    np.testing.assert_array_equal(unpack_f32(panels, 100), w)
+    assert not panels[1, :, 36:].any()
