@@ -7,7 +7,7 @@ import json
 import pytest
 
 from native_q8.harness import ISAS
-from taut.bench import limits
+from taut.bench import limits, report
 from taut.kernels import native
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not ISAS, reason="the native core is not built")]
@@ -21,7 +21,7 @@ def test_record() -> None:
     assert dict(measured) == record
     assert record["threads"] == 1
     assert record["isa"] in ISAS
-    assert record["cpu"] == limits.cpu_name() != ""
+    assert record["cpu"] == report.cpu_name() != ""
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from taut.bench.report import cpu_name
 from taut.engine.runtime import runtime
 from taut.kernels import native
-
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,6 @@ def measure(threads: int | None = None, seconds: float = 0.6) -> Limits:
         fp32_tflops=probe.f32(quarter) / 1e12,
         read_gb_s=probe.read(quarter) / 1e9,
     )
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it."""
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model", "Hardware"):
-            return value.strip()
-    return "unknown"
 
 
 def _round(value: float) -> float:

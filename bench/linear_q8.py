@@ -1,0 +1,127 @@
+"""The int8 linear alone: percent of the int8 peak for prefill shapes, percent of read bandwidth for 1..16 rows.
+
+    python bench/linear_q8.py [--threads N] [--seconds S] [--json FILE]
+
+Peak and bandwidth are measured just before and after every repetition, in this process, on the same threads; the figures are medians of
+the paired ratios. Beside the share by wall clock stands the share of the time that the threads really had ("on CPU"), which a busy machine
+lowers less. Decode weights exceed 256 MB in total, so that they come from memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut.bench import report
+from taut.engine.runtime import Runtime, runtime
+from taut.kernels import native
+from taut.quant.schemes import int8
+
+PREFILL = ((512, 2048, 6144), (512, 2048, 16384), (512, 2048, 2048), (512, 8192, 2048))  # rows, K, N
+DECODE_ROWS = (1, 2, 4, 8, 16)
+DECODE_SHAPE = (2048, 6144)
+DECODE_BYTES = 300 << 20
+GROUP = 128
+
+
+class Linear:
+    """Quantized rows and `copies` packed weights, all in huge pages."""
+
+    def __init__(self, machine: Runtime, rows: int, k: int, n: int, copies: int = 1) -> None:
+        self.machine, self.n, self.cut = machine, n, int8.pieces(k, GROUP)
+        rng = np.random.default_rng(0)
+        self.layout = int8.row_layout(k, GROUP, machine.act_bytes)
+        laid_out = int8.write_rows(*int8.quantize_rows(rng.standard_normal((rows, k), np.float32), GROUP), self.layout)
+        self.x = self._huge(laid_out)
+        self.w = machine.allocate(copies * n * k).reshape(copies, n * k)
+        self.w[...] = rng.integers(1, 256, n * k, dtype=np.uint8)
+        self.w_scale = np.full(n, 1e-3, np.float32)
+        self.y = self.machine.allocate(4 * rows * n).view(np.float32).reshape(rows, n)
+
+    def _huge(self, array: NDArray[Any]) -> NDArray[Any]:
+        copy = self.machine.allocate(array.nbytes).view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    def run(self) -> tuple[float, float]:
+        """(wall seconds, CPU seconds per thread) of one product with every copy of the weights."""
+        begin, segment, rows = list(self.cut.begin), list(self.cut.segment), [0, len(self.y)]
+        start, cpu = time.perf_counter(), time.process_time()
+        for w in self.w:
+            native.module().linear_q8(
+                self.x, self.layout.row_bytes, self.layout.scales_offset, begin, segment, w, self.w_scale, None, self.y,
+                rows=rows, pool=self.machine.pool, isa=self.machine.isa,
+            )  # fmt: skip
+        return time.perf_counter() - start, (time.process_time() - cpu) / self.machine.threads
+
+
+def paired(ceiling: Callable[[], float], linear: Linear, amount: float, seconds: float) -> dict[str, float]:
+    """Rates of `amount` per run over the ceiling around each run: medians, and the best of both."""
+    wall, on_cpu, rates, ceilings = [], [], [], [ceiling()]
+    stop = time.perf_counter() + seconds
+    while len(rates) < 3 or time.perf_counter() < stop:
+        took, cpu = linear.run()
+        ceilings.append(ceiling())
+        around = (ceilings[-2] + ceilings[-1]) / 2
+        rates.append(amount / took)
+        wall.append(amount / took / around)
+        on_cpu.append(amount / cpu / around)
+    medians = {"of_limit": statistics.median(wall), "of_limit_on_cpu": statistics.median(on_cpu)}
+    return {**medians, "best": max(rates), "best_limit": max(ceilings)}
+
+
+def show(name: str, figures: dict[str, float], scale: float, unit: str) -> None:
+    shares = f"{figures['of_limit']:6.1%} of the limit, {figures['of_limit_on_cpu']:6.1%} on CPU"
+    print(f"{name:18} {shares}; best {figures['best'] / scale:.3g} of {figures['best_limit'] / scale:.3g} {unit}", flush=True)
+
+
+def prefill(machine: Runtime, probe: Any, seconds: float) -> list[dict[str, Any]]:
+    records = []
+    for rows, k, n in PREFILL:
+        figures = paired(lambda: float(probe.int8(0.02)), Linear(machine, rows, k, n), 2.0 * rows * k * n, seconds)
+        records.append({"rows": rows, "k": k, "n": n, **figures})
+        show(f"{rows} x {k} x {n}", figures, 1e12, "TOP/s")
+    return records
+
+
+def decode(machine: Runtime, probe: Any, seconds: float) -> list[dict[str, Any]]:
+    records = []
+    k, n = DECODE_SHAPE
+    copies = -(-DECODE_BYTES // (k * n))
+    for rows in DECODE_ROWS:
+        linear = Linear(machine, rows, k, n, copies)
+        figures = paired(lambda: float(probe.read(0.02)), linear, float(linear.w.nbytes), seconds)
+        records.append({"rows": rows, "k": k, "n": n, **figures})
+        show(f"{rows} rows", figures, 1e9, "GB/s")
+    return records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per shape")
+    parser.add_argument("--json", type=Path, help="write the record here")
+    options = parser.parse_args()
+    machine = runtime(options.threads)
+    probe = native.module().LimitProbe(machine.threads, machine.isa)
+    print(f"{machine.isa}, {machine.threads} threads, activation groups of {GROUP}")
+    result = {
+        "isa": machine.isa,
+        "threads": machine.threads,
+        "group": GROUP,
+        "prefill": prefill(machine, probe, options.seconds),
+        "decode": decode(machine, probe, options.seconds),
+    }
+    if options.json:
+        report.save(options.json.parent, options.json.stem, "python bench/linear_q8.py", result)
+
+
+if __name__ == "__main__":
+    main()
