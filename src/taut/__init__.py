@@ -21,8 +21,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
-
-
-def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

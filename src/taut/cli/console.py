@@ -52,6 +52,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
             rows.append((prefix + name.removesuffix("_bytes"), show_bytes(value)))
         elif isinstance(value, list):
             rows.append((prefix + name, ", ".join(map(str, value)) or "none"))
+        elif value is None:
+            rows.append((prefix + name, "–"))
         else:
             rows.append((prefix + name, f"{value:.4g}" if isinstance(value, float) else str(value)))
     return rows
