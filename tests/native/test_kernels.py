@@ -8,7 +8,23 @@ import numpy as np
 import pytest
 
 from cases.kernels import CASES, LINEARS, Case
-from native.harness import Data, isas, make_batch, make_data, quantized_parts, reference, run_case, runtime
+from native.harness import (
+    LEFT,
+    RIGHT,
+    Data,
+    isas,
+    make_batch,
+    make_data,
+    pack,
+    quantized_parts,
+    reference,
+    run_case,
+    run_plan,
+    runtime,
+)
+from taut.plan.plan import Buffer, Plan, Step, View
+from taut.plan.weights import PackedWeight, WeightStore
+from taut.quant.schemes import int8
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not isas(), reason="the native module is not built")]
 BEST = isas()[-1] if isas() else ""
@@ -149,3 +165,32 @@ def test_activations_at_the_edges() -> None:
         for isa in isas():
             (actual,) = run_case(case, data, isa)
             np.testing.assert_allclose(actual[0], expected, rtol=1e-6, atol=1e-37)
+
+
+def q8_plan(k: int, n: int, group: int, act_bytes: int, bias: bool) -> Plan:
+    x = Buffer("tokens", 0, int8.round_up(4 * k, 64))
+    q = Buffer("tokens", x.row_bytes, int8.quantized_row_bytes(k, group, act_bytes))
+    y = Buffer("tokens", q.offset + q.row_bytes, int8.round_up(4 * (n + LEFT + RIGHT), 64))
+    vx, vq, vy = View("x", x, 0, k), View("q", q, 0, k, "q8"), View("y", y, LEFT, n)
+    quantize = Step("quantize", (vx,), (vq,), (), {"group": group})
+    linear = Step("linear_q8", (vq,), (vy,), ("w", "b" if bias else ""), {"group": group, "act": ""})
+    return Plan((quantize, linear), (vy,), {"tokens": y.offset + y.row_bytes, "rows": 0, "sequences": 0}, "int8")
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "group"), [(128, 70, 64), (576, 192, 64), (256, 64, 128), (96, 65, 32), (100, 130, 0), (37, 10, 0)]
+)
+@pytest.mark.parametrize("tokens", [1, 3, 25])
+@pytest.mark.parametrize("isa", isas())
+def test_quantize_and_linear_q8_are_exact(k: int, n: int, group: int, tokens: int, isa: str) -> None:
+    rng = np.random.default_rng(k + tokens)
+    w, b = rng.standard_normal((n, k)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
+    x = (rng.standard_normal((tokens, k)) * 3).astype(np.float32)
+    q, scale = int8.quantize_weight(w)
+    packed, scales = int8.pack(q, scale)
+    store = WeightStore({"w": PackedWeight("q8", (n, k), packed, scales), "b": pack("vector", b)[0]}, {})
+    rows, cut = int8.quantize_rows(x, group), int8.pieces(k, group)
+    for bias in (b, None):
+        plan = q8_plan(k, n, group, runtime(isa).act_bytes, bias is not None)
+        (y,) = run_plan(plan, Data((x,), (), store, make_batch([tokens])), runtime(isa, 2))
+        assert same_bits(y, int8.linear_reference(rows, cut, packed, scales, n, bias))
