@@ -63,7 +63,8 @@ class CacheOp : public Op {
     const int64_t layer = s.i("layer");
     need(kv.base != nullptr, s, "the program has no KV pool");
     need(layer >= 0 && layer < kv.layers && s.i("head_dim") == kv.head_dim, s, "the KV pool has another geometry");
-    need(k_.features == v_.features && k_.features == int64_t{kv.kv_heads} * kv.head_dim, s, "keys or values have another width");
+    need(k_.features == v_.features && k_.features == int64_t{kv.kv_heads} * kv.head_dim, s,
+         "keys or values have another width");
     args_.kv = layer_of(kv, layer);
     if (turns_) {
       q_ = s.inputs[0];
@@ -110,7 +111,8 @@ void cut_queries(const Run& run, int64_t rows, int64_t group) {
     const int32_t begin = run.batch.starts[s], end = run.batch.starts[s + 1];
     const int64_t tiles = (end - begin + limit - 1) / limit, even = (end - begin + tiles - 1) / tiles;
     for (int64_t t = begin; t < end; t += even) {
-      run.tiles.push_back({static_cast<int32_t>(s), static_cast<int32_t>(t), static_cast<int32_t>(std::min<int64_t>(t + even, end))});
+      run.tiles.push_back(
+          {static_cast<int32_t>(s), static_cast<int32_t>(t), static_cast<int32_t>(std::min<int64_t>(t + even, end))});
     }
   }
 }
@@ -154,7 +156,8 @@ class AttentionOp : public Op {
 
 class AttentionFullOp : public Op {
  public:
-  explicit AttentionFullOp(const StepSpec& s) : q_(s.inputs.at(0)), k_(s.inputs.at(1)), v_(s.inputs.at(2)), o_(s.outputs.at(0)) {
+  explicit AttentionFullOp(const StepSpec& s)
+      : q_(s.inputs.at(0)), k_(s.inputs.at(1)), v_(s.inputs.at(2)), o_(s.outputs.at(0)) {
     args_.heads = static_cast<int32_t>(s.i("heads"));
     args_.kv_heads = static_cast<int32_t>(s.i("kv_heads"));
     args_.head_dim = static_cast<int32_t>(s.i("head_dim"));
@@ -176,8 +179,8 @@ class AttentionFullOp : public Op {
     cut_queries(run, run.kernels.attention_rows, a.heads / a.kv_heads);
     run.pool.run(static_cast<int64_t>(run.tiles.size()) * a.kv_heads, run.abort, [&](int64_t item, int thread) {
       const QueryTile& t = run.tiles[item / a.kv_heads];
-      run.kernels.attention_full(a, run.batch.starts[t.sequence], run.batch.starts[t.sequence + 1], item % a.kv_heads, t.token_begin,
-                                 t.token_end, run.pool.scratch(thread));
+      run.kernels.attention_full(a, run.batch.starts[t.sequence], run.batch.starts[t.sequence + 1], item % a.kv_heads,
+                                 t.token_begin, t.token_end, run.pool.scratch(thread));
     });
   }
 

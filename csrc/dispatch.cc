@@ -34,7 +34,7 @@ Cpu detect() {
   if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) {
     return {};
   }
-  constexpr int kFma = 12, kOsxsave = 27, kAvx = 28, kF16c = 29;                           // leaf 1 ecx
+  constexpr int kFma = 12, kOsxsave = 27, kAvx = 28, kF16c = 29;                          // leaf 1 ecx
   constexpr int kAvx2 = 5, kBmi2 = 8, kF = 16, kDq = 17, kBw = 30, kVl = 31, kVnni = 11;  // leaf 7 ebx; vnni: ecx
   if (!has(c, {kOsxsave})) {
     return {};

@@ -110,7 +110,7 @@ struct Attention {
   Rows<const float> q;
   Rows<float> o;
   KvLayer kv;
-  const int32_t* positions = nullptr;     // of every token of the batch
+  const int32_t* positions = nullptr;  // of every token of the batch
   int64_t block_bytes = 0;
   int32_t heads = 0;
   float scale = 0;

@@ -125,10 +125,12 @@ NB_MODULE(_native, m) {
   nb::exception<IsaError>(m, "IsaError", PyExc_RuntimeError);
 
   m.def("runnable_isas", &runnable_isas, "ISAs that can run here, plainest first");
-  m.def("select_isa", [](const std::string& isa) { return std::string(kernels(isa).isa); }, "isa"_a = "",
-        "The ISA that `isa` (empty: TAUT_ISA, else the widest) stands for; IsaError when it cannot run");
-  m.def("act_bytes", [](const std::string& isa) { return kernels(isa).act_bytes; }, "isa"_a = "",
-        "Bytes of a quantized activation");
+  m.def(
+      "select_isa", [](const std::string& isa) { return std::string(kernels(isa).isa); }, "isa"_a = "",
+      "The ISA that `isa` (empty: TAUT_ISA, else the widest) stands for; IsaError when it cannot run");
+  m.def(
+      "act_bytes", [](const std::string& isa) { return kernels(isa).act_bytes; }, "isa"_a = "",
+      "Bytes of a quantized activation");
 
   nb::class_<Memory>(m, "Memory")
       .def(nb::init<size_t, bool>(), "bytes"_a, "huge_pages"_a = true)
@@ -136,7 +138,10 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &Memory::size)
       .def("discard", &Memory::discard, "begin"_a, "bytes"_a)
       .def(
-          "array", [](Memory& memory) { return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(memory)); },
+          "array",
+          [](Memory& memory) {
+            return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(memory));
+          },
           "The memory as uint8; the array keeps it alive");
 
   nb::class_<ThreadPool>(m, "ThreadPool")
@@ -148,14 +153,17 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](Program* self, const std::string& isa, std::shared_ptr<ThreadPool> pool, const std::vector<int64_t>& space_bytes,
-             const std::map<std::string, uint64_t>& kv) { new (self) Program(kernels(isa), std::move(pool), space_bytes, kv_pool(kv)); },
+             const std::map<std::string, uint64_t>& kv) {
+            new (self) Program(kernels(isa), std::move(pool), space_bytes, kv_pool(kv));
+          },
           "isa"_a, "pool"_a, "space_bytes"_a, "kv"_a)
       .def(
           "add",
           [](Program& self, std::string op, const std::vector<OperandTuple>& inputs, const std::vector<OperandTuple>& outputs,
              std::vector<uint64_t> weights, std::map<std::string, int64_t> ints, std::map<std::string, double> floats,
              std::map<std::string, std::vector<int32_t>> lists) {
-            self.add(step_of(std::move(op), inputs, outputs, std::move(weights), std::move(ints), std::move(floats), std::move(lists)));
+            self.add(step_of(std::move(op), inputs, outputs, std::move(weights), std::move(ints), std::move(floats),
+                             std::move(lists)));
           },
           "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
       .def_prop_ro("size", &Program::size)

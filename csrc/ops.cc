@@ -177,7 +177,8 @@ class NormOp : public Op {
     sum_ = s.i("store_sum") != 0 ? static_cast<int>(next++) : -1;
     out_ = s.i("store_out") != 0 ? static_cast<int>(next++) : -1;
     quantized_ = s.i("quantized") != 0 ? static_cast<int>(next++) : -1;
-    if (next != s.outputs.size() || next == 0 || s.inputs.size() != (s.i("add") != 0 ? 2u : 1u) || x_.features % args_.width != 0) {
+    if (next != s.outputs.size() || next == 0 || s.inputs.size() != (s.i("add") != 0 ? 2u : 1u) ||
+        x_.features % args_.width != 0) {
       throw std::invalid_argument("step " + s.op + ": inputs or outputs do not match its attributes");
     }
     if (quantized_ >= 0) {
@@ -201,7 +202,8 @@ class NormOp : public Op {
       const Operand& q = spec_.outputs[quantized_];
       a.quantized = layout_.at(run.at(q), q.row_bytes);
     }
-    run.for_rows(run.count[x_.space], [&](int64_t begin, int64_t end, float* scratch) { run.kernels.norm(a, begin, end, scratch); });
+    run.for_rows(run.count[x_.space],
+                 [&](int64_t begin, int64_t end, float* scratch) { run.kernels.norm(a, begin, end, scratch); });
   }
 
  private:
@@ -251,7 +253,8 @@ class SwigluOp : public Op {
     } else {
       a.out = run.rows(y_);
     }
-    run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float* scratch) { run.kernels.swiglu(a, begin, end, scratch); });
+    run.for_rows(run.count[y_.space],
+                 [&](int64_t begin, int64_t end, float* scratch) { run.kernels.swiglu(a, begin, end, scratch); });
   }
 
  private:
@@ -284,9 +287,8 @@ class PoolOp : public Op {
     a.x = run.in(x_);
     a.y = run.rows(y_);
     a.features = x_.features;
-    run.pool.run(run.count[kSequences], run.abort, [&](int64_t s, int) {
-      run.kernels.pool(a, mode_, s, run.batch.starts[s], run.batch.starts[s + 1]);
-    });
+    run.pool.run(run.count[kSequences], run.abort,
+                 [&](int64_t s, int) { run.kernels.pool(a, mode_, s, run.batch.starts[s], run.batch.starts[s + 1]); });
   }
 
  private:

@@ -101,7 +101,8 @@ std::unique_ptr<Op> make_op(const StepSpec& step, const KvPool& kv, Limits& limi
 class Program {
  public:
   // space_bytes: arena bytes per token, logit row and sequence.
-  Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const std::vector<int64_t>& space_bytes, const KvPool& kv);
+  Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const std::vector<int64_t>& space_bytes,
+          const KvPool& kv);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 

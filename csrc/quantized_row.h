@@ -12,9 +12,9 @@
 namespace taut {
 
 struct Pieces {
-  int32_t k = 0;                     // inputs, a multiple of 4 after padding
-  int32_t count = 0;                 // pieces
-  const int32_t* begin = nullptr;    // [count + 1] first k of each piece, multiples of 4 (but for the last: k)
+  int32_t k = 0;                         // inputs, a multiple of 4 after padding
+  int32_t count = 0;                     // pieces
+  const int32_t* begin = nullptr;        // [count + 1] first k of each piece, multiples of 4 (but for the last: k)
   int32_t segment[5] = {0, 0, 0, 0, 0};  // piece index where each canonical segment starts; segment[4] == count
 };
 

@@ -83,7 +83,9 @@ bool ThreadPool::run_job(int64_t count, const volatile int32_t* abort, Call call
   if (shared) {
     gate_.store((gate_.load(std::memory_order_relaxed) / kJob + 1) * kJob | kOpen);
     if (sleepers_.load() > 0) {
-      { std::lock_guard lock(sleep_mutex_); }
+      {
+        std::lock_guard lock(sleep_mutex_);
+      }
       wake_.notify_all();
     }
   }

@@ -26,7 +26,8 @@ class ThreadPool {
   // before every item was claimed. The first exception of any thread is rethrown here. One job at a time: callers hold `running`.
   template <typename Body>
   bool run(int64_t count, const volatile int32_t* abort, const Body& body) {
-    return run_job(count, abort, [](const void* b, int64_t item, int thread) { (*static_cast<const Body*>(b))(item, thread); }, &body);
+    return run_job(
+        count, abort, [](const void* b, int64_t item, int thread) { (*static_cast<const Body*>(b))(item, thread); }, &body);
   }
 
   // At least `floats` of scratch for every thread, 64-byte aligned. Only while holding `running`.

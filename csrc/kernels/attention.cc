@@ -201,7 +201,8 @@ int64_t attention_scratch(int64_t head_dim, int64_t group) {
   return scratch_floats(head_dim, kQueryRows > group ? kQueryRows : group);
 }
 
-void attention(const Attention& p, const int32_t* table, int64_t kv_head, int64_t token_begin, int64_t token_end, float* scratch) {
+void attention(const Attention& p, const int32_t* table, int64_t kv_head, int64_t token_begin, int64_t token_end,
+               float* scratch) {
   const KvLayer& kv = p.kv;
   const int64_t group = p.heads / kv.kv_heads, rows = (token_end - token_begin) * group, d = kv.head_dim;
   AttentionState s = make_state(scratch, d, rows, kQueryRows > group ? kQueryRows : group);

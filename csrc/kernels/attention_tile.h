@@ -11,8 +11,8 @@
 namespace taut::TAUT_ISA_NS {
 
 constexpr int kTileKeys = static_cast<int>(kBlockTokens);
-constexpr int kChunk = 64;                    // columns of a chunk of queries: a constant stride (tile.h)
-constexpr int kQueryRows = 16 * kTileRows;    // query rows of a call, but for larger head groups
+constexpr int kChunk = 64;                  // columns of a chunk of queries: a constant stride (tile.h)
+constexpr int kQueryRows = 16 * kTileRows;  // query rows of a call, but for larger head groups
 constexpr float kMinusInfinity = -__builtin_inff();
 
 TAUT_FN int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -21,14 +21,14 @@ TAUT_FN int64_t round_up(int64_t value, int64_t multiple) { return (value + mult
 struct AttentionState {
   int64_t rows = 0, capacity = 0;
   int64_t head_dim = 0, padded = 0;  // padded: head_dim rounded up to whole vectors
-  float* q = nullptr;       // [chunks][capacity][64]
-  float* out = nullptr;     // [capacity][padded]
-  float* scores = nullptr;  // [capacity][32]
-  float* keys = nullptr;    // [head_dim][32]
-  float* values = nullptr;  // [32][padded]
-  float* largest = nullptr;  // [capacity]
-  float* total = nullptr;    // [capacity]
-  float* correction = nullptr;  // [capacity]
+  float* q = nullptr;                // [chunks][capacity][64]
+  float* out = nullptr;              // [capacity][padded]
+  float* scores = nullptr;           // [capacity][32]
+  float* keys = nullptr;             // [head_dim][32]
+  float* values = nullptr;           // [32][padded]
+  float* largest = nullptr;          // [capacity]
+  float* total = nullptr;            // [capacity]
+  float* correction = nullptr;       // [capacity]
 };
 
 TAUT_FN int64_t scratch_floats(int64_t head_dim, int64_t capacity) {

@@ -120,7 +120,8 @@ void group_panel(const LinearF32& p, Sums& sums, int64_t row_begin, int64_t row_
     }
     for (int64_t k = begin; k < end; k += kBlockK) {
       const int64_t count = end - k < kBlockK ? end - k : kBlockK, rows = row_end - row_begin;
-      gather_inputs(reinterpret_cast<const uint8_t*>(p.x) + row_begin * p.x_row_bytes + 4 * k, p.x_row_bytes, rows, count, sums.x);
+      gather_inputs(reinterpret_cast<const uint8_t*>(p.x) + row_begin * p.x_row_bytes + 4 * k, p.x_row_bytes, rows, count,
+                    sums.x);
       for_row_tiles(0, rows, BlockTile{sums.x, w + k * kColumns, count, rows, k == begin, sums.running});
     }
     close_segment(sums, s, row_end - row_begin);

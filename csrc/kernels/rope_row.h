@@ -9,7 +9,8 @@ TAUT_FN void rope_head(const float* x, float* y, const float* turn, int64_t rota
   const int64_t half = rotary_dim / 2;
   for (int64_t i = 0; i < half; i += 16) {
     const int64_t n = half - i;
-    const f32x16 a = load_n(x + i, n), b = load_n(x + half + i, n), cosine = load_n(turn + i, n), sine = load_n(turn + half + i, n);
+    const f32x16 a = load_n(x + i, n), b = load_n(x + half + i, n), cosine = load_n(turn + i, n),
+                 sine = load_n(turn + half + i, n);
     store_n(y + i, fnma(b, sine, mul(a, cosine)), n);
     store_n(y + half + i, fma(a, sine, mul(b, cosine)), n);
   }

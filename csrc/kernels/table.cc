@@ -26,11 +26,14 @@ constexpr int32_t kActBytes = 1;
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    TAUT_STRING(TAUT_ISA_NS), kActBytes, kTileRows,
+    TAUT_STRING(TAUT_ISA_NS),
+    kActBytes,
+    kTileRows,
 #define TAUT_KERNEL(type, name) name,
 #include "kernels.def"
 #undef TAUT_KERNEL
-    kQueryRows, attention_scratch,
+    kQueryRows,
+    attention_scratch,
 };
 
 }  // namespace taut::TAUT_ISA_NS

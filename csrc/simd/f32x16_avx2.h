@@ -52,7 +52,8 @@ TAUT_FN f32x16 fnma(f32x16 a, f32x16 b, f32x16 c) {  // c - a * b
 }
 
 TAUT_FN mask16 lt(f32x16 a, f32x16 b) {
-  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
 TAUT_FN f32x16 select(mask16 m, f32x16 a, f32x16 b) {  // m ? a : b
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(m.lo)), _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(m.hi))};

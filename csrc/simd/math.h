@@ -64,9 +64,7 @@ TAUT_FN f32x16 relu(f32x16 x) { return max(zero(), x); }
 TAUT_FN f32x16 silu(f32x16 x) { return div(x, add(set1(1.0f), exp(neg(x)))); }
 
 // x/2 (1 + erf(x / sqrt 2))
-TAUT_FN f32x16 gelu(f32x16 x) {
-  return mul(mul(set1(0.5f), x), add(set1(1.0f), erf(mul(x, set1(0x1.6a09e6p-1f)))));
-}
+TAUT_FN f32x16 gelu(f32x16 x) { return mul(mul(set1(0.5f), x), add(set1(1.0f), erf(mul(x, set1(0x1.6a09e6p-1f))))); }
 
 // x/2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^-2u)
 TAUT_FN f32x16 gelu_tanh(f32x16 x) {
