@@ -1,0 +1,297 @@
+// Cases of the matrix products, the quantizers and the packed tables.
+#include "tests/isa_check.h"
+
+namespace taut::check {
+namespace {
+
+constexpr Activation kActivations[] = {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kSilu, Activation::kRelu, Activation::kTanh};
+
+enum class Fill { kRandom, kExtreme, kScalesSpecial };
+
+struct Q8Case {
+  int rows, n, k, group;
+  Fill fill = Fill::kRandom;
+  Activation activation = Activation::kNone;
+  bool bias = false;
+};
+
+// Weights and activations of a case, before an ISA lays the activations out.
+struct Q8Data {
+  Q8Data(const Q8Case& c, Random& random)
+      : cuts(c.k, c.group),
+        panels((c.n + 63) / 64),
+        w(static_cast<size_t>(panels * 64 * cuts.k)),
+        w_scale(1, panels * 64),
+        bias(1, panels * 64, random, Values::kUnit) {
+    const bool extreme = c.fill == Fill::kExtreme;
+    for (int64_t i = 0; i < panels * 64 * cuts.k; ++i) {
+      w.data()[i] = static_cast<uint8_t>(extreme ? (random.bits() & 1 ? 255 : 1) : random.integer(1, 255));
+    }
+    for (int64_t i = 0; i < panels * 64; ++i) {
+      w_scale.data()[i] = i < c.n ? random.unit() * 0.01f : 0.0f;
+    }
+    for (int r = 0; r < c.rows; ++r) {
+      for (int32_t i = 0; i < cuts.k; ++i) {
+        q.push_back(static_cast<int8_t>(i >= c.k ? 0 : extreme ? (random.bits() & 1 ? 127 : -127) : random.integer(-127, 127)));
+      }
+      for (int32_t p = 0; p < cuts.count(); ++p) {
+        scales.push_back(c.fill == Fill::kScalesSpecial && r % 2 == 0 ? random.special() : random.unit() + 1.0f);
+      }
+    }
+  }
+
+  Bytes rows_for(int32_t act_bytes, int rows) const {
+    Bytes x(static_cast<size_t>(rows * cuts.row_bytes(act_bytes)));
+    for (int r = 0; r < rows; ++r) {
+      uint8_t* row = x.data() + r * cuts.row_bytes(act_bytes);
+      float* scale = reinterpret_cast<float*>(row + cuts.scales_offset(act_bytes));
+      int32_t* sum = reinterpret_cast<int32_t*>(scale + cuts.count());
+      for (int32_t p = 0; p < cuts.count(); ++p) {
+        scale[p] = scales[static_cast<size_t>(r * cuts.count() + p)];
+        sum[p] = 0;
+        for (int32_t i = cuts.begin[static_cast<size_t>(p)]; i < cuts.begin[static_cast<size_t>(p) + 1]; ++i) {
+          const int8_t value = q[static_cast<size_t>(r * cuts.k + i)];
+          sum[p] -= 128 * value;
+          if (act_bytes == 2) {
+            reinterpret_cast<int16_t*>(row)[i] = value;
+          } else {
+            reinterpret_cast<int8_t*>(row)[i] = value;
+          }
+        }
+      }
+    }
+    return x;
+  }
+
+  Cuts cuts;
+  int64_t panels;
+  Bytes w;
+  Floats w_scale, bias;
+  std::vector<int8_t> q;      // [rows][k]
+  std::vector<float> scales;  // [rows][pieces]
+};
+
+// The reference does the work in one call, the others in four parts.
+template <typename Fn, typename Args>
+void in_parts(bool whole, Fn fn, const Args& args, int64_t rows, int64_t panels) {
+  const int64_t row = whole ? rows : rows / 3, panel = whole ? panels : panels / 2;
+  for (const int64_t part : {0, 1}) {
+    const int64_t row_begin = part ? row : 0, row_end = part ? rows : row;
+    if (row_begin < row_end) {
+      fn(args, row_begin, row_end, 0, panel);
+      fn(args, row_begin, row_end, panel, panels);
+    }
+  }
+}
+
+void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
+  Random random(seed);
+  Q8Data data(c, random);
+  const bool splits = seed % 2 == 1;
+  check.same(text("linear_q8 rows %d n %d k %d group %d fill %d activation %d bias %d parts %d", c.rows, c.n, c.k, c.group,
+                  int(c.fill), int(c.activation), c.bias, splits),
+             [&](const KernelTable& table) {
+               const Bytes x = data.rows_for(table.act_bytes, c.rows);
+               Floats y(c.rows, c.n, 3);
+               LinearQ8 a;
+               a.x = x.data(), a.x_row_bytes = data.cuts.row_bytes(table.act_bytes);
+               a.scales_offset = data.cuts.scales_offset(table.act_bytes), a.pieces = data.cuts.pieces();
+               a.w = data.w.data(), a.w_scale = data.w_scale.data(), a.bias = c.bias ? data.bias.data() : nullptr;
+               a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.n, a.activation = c.activation;
+               in_parts(check.is_reference(table) || !splits, table.linear_q8, a, c.rows, data.panels);
+               return y.words();
+             });
+}
+
+int f32_unit(int k) {
+  for (const int unit : {128, 64, 32, 4}) {
+    if (k % unit == 0) {
+      return unit;
+    }
+  }
+  return 1;
+}
+
+void f32_case(Check& check, int rows, int n, int k, Activation activation, bool bias, Values values, uint64_t seed) {
+  Random random(seed);
+  const int64_t panels = (n + 63) / 64;
+  Floats x(rows, k, random, values, 5), w(panels * k, 64, random, values == Values::kSpecial ? Values::kUnit : values);
+  Floats shift(1, panels * 64, random, Values::kUnit);
+  LinearF32 a;
+  const int unit = f32_unit(k);
+  for (int i = 0; i < 4; ++i) {
+    a.segment[i + 1] = a.segment[i] + unit * (k / unit / 4 + (i < k / unit % 4));
+  }
+  a.x = x.data(), a.x_row_bytes = x.row_bytes, a.w = w.data(), a.bias = bias ? shift.data() : nullptr, a.n = n;
+  a.activation = activation;
+  const bool splits = seed % 2 == 1;
+  check.same(text("linear_f32 rows %d n %d k %d activation %d bias %d values %d parts %d", rows, n, k, int(activation), bias,
+                  int(values), splits),
+             [&](const KernelTable& table) {
+               Floats y(rows, n, 3);
+               LinearF32 args = a;
+               args.y = y.data(), args.y_row_bytes = y.row_bytes;
+               in_parts(check.is_reference(table) || !splits, table.linear_f32, args, rows, panels);
+               return y.words();
+             });
+}
+
+}  // namespace
+
+void check_linear_q8(Check& check) {
+  uint64_t seed = 1000;
+  const auto run = [&](Q8Case c) {
+    c.activation = kActivations[seed % 6], c.bias = seed % 4 < 2;
+    q8_case(check, c, seed++);
+  };
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 19, 24, 25, 49}) {
+    for (const int group : {0, 32, 64}) {
+      run({rows, 65, 576, group});
+    }
+    run({rows, 130, 384, 128});
+    run({rows, 63, 96, 32, Fill::kExtreme});
+    run({rows, 64, 50, 0});  // K is no multiple of 4
+    run({rows, 70, 64, 64, Fill::kScalesSpecial});
+  }
+  for (const int rows : {1, 2, 7, 30}) {
+    for (const int k : {1, 4, 8, 12, 16, 20, 100, 1028}) {  // empty segments, single quads
+      for (const int n : {1, 15, 16, 17, 33, 64}) {
+        run({rows, n, k, 0});
+      }
+    }
+    run({rows, 192, 1536, 128});
+    run({rows, 64, 4096, 0, Fill::kExtreme});  // the largest sums
+    run({rows, 3, 17000, 0});                  // pieces longer than a span of any tile
+    run({rows, 64, 8192, 32, Fill::kExtreme});
+  }
+  check.end_family("linear_q8");
+}
+
+void check_linear_f32(Check& check) {
+  uint64_t seed = 2000;
+  const auto run = [&](int rows, int n, int k, Values values = Values::kUnit) {
+    f32_case(check, rows, n, k, kActivations[seed % 6], seed % 4 < 2, values, seed);
+    ++seed;
+  };
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 24, 25, 50}) {
+    run(rows, 65, 192);
+    run(rows, 64, 100);
+    run(rows, 17, 67);
+    run(rows, 33, 64, Values::kWide);
+    run(rows, 20, 36, Values::kSpecial);
+  }
+  for (const int k : {1, 2, 3, 4, 5, 63, 127, 576}) {
+    run(3, 130, k);
+  }
+  check.end_family("linear_f32");
+}
+
+void check_quantize(Check& check) {
+  uint64_t seed = 3000;
+  for (const auto& [features, group] : {std::pair{1, 0},
+                                        {2, 0},
+                                        {15, 0},
+                                        {16, 0},
+                                        {33, 0},
+                                        {50, 0},
+                                        {64, 0},
+                                        {576, 0},
+                                        {32, 32},
+                                        {96, 32},
+                                        {192, 64},
+                                        {576, 64},
+                                        {384, 128},
+                                        {1536, 128}}) {
+    for (const Values values : {Values::kUnit, Values::kWide, Values::kSpecial}) {
+      Random random(++seed);
+      const Cuts cuts(features, group);
+      Floats x(9, features, random, values, 1);
+      for (int i = 0; i < features; ++i) {
+        x.data()[2 * x.row_bytes / 4 + i] = 0.0f;                                     // all zeros
+        x.data()[3 * x.row_bytes / 4 + i] = random.unit() * 0x1p-125f;                // inverse near overflow
+        x.data()[4 * x.row_bytes / 4 + i] = float(random.integer(-127, 127)) + 0.5f;  // ties
+      }
+      x.data()[4 * x.row_bytes / 4] = 127.0f;
+      check.same(text("quantize features %d group %d values %d", features, group, int(values)), [&](const KernelTable& table) {
+        QuantizedOut out(cuts, 9, table);
+        table.quantize({x.in(), out.args()}, 0, 9);
+        return out.words();
+      });
+    }
+  }
+  check.end_family("quantize");
+}
+
+void check_pack_q8(Check& check) {
+  uint64_t seed = 4000;
+  for (const Source source : {Source::kF32, Source::kF16, Source::kBf16}) {
+    const int width = source == Source::kF32 ? 4 : 2;
+    for (const int k : {1, 3, 4, 17, 64, 250, 255, 256, 257, 576}) {
+      for (const int n : {1, 64, 65, 100}) {
+        Random random(++seed);
+        Bytes w(static_cast<size_t>(n * k * width));
+        for (int i = 0; i < n * k; ++i) {
+          const float value = i / k % 7 == 3 ? 0.0f : seed % 5 == 0 ? random.special() : random.unit();
+          uint32_t bits;
+          std::memcpy(&bits, &value, 4);
+          // As float16: any pattern; finite ones only but for some cases.
+          const uint16_t half = static_cast<uint16_t>(seed % 5 == 0 ? random.bits() : random.bits() & 0xbbff);
+          const uint16_t narrow = source == Source::kF16 ? half : static_cast<uint16_t>(bits >> 16);
+          std::memcpy(w.data() + i * width, width == 4 ? static_cast<const void*>(&bits) : &narrow, static_cast<size_t>(width));
+        }
+        check.same(text("pack_q8 source %d n %d k %d", int(source), n, k), [&](const KernelTable& table) {
+          const int64_t panels = (n + 63) / 64, quads = (k + 3) / 4;
+          Bytes packed(static_cast<size_t>(panels * quads * 256)), scale(static_cast<size_t>(panels * 256));
+          const PackQ8 p{w.data(), int64_t{k} * width, source, n, k, packed.data(), scale.as<float>()};
+          Words words;
+          for (int64_t panel = 0; panel < panels; ++panel) {
+            const int64_t bad = table.pack_q8(p, panel, panel + 1);
+            words.push_back(static_cast<uint32_t>(bad));
+            if (bad >= 0) {
+              return words;  // the panel is left unfinished
+            }
+          }
+          append(words, packed.words());
+          append(words, scale.words());
+          return words;
+        });
+      }
+    }
+  }
+  check.end_family("pack_q8");
+}
+
+void check_embed(Check& check) {
+  uint64_t seed = 5000;
+  constexpr int kEntries = 150, kPanels = 3, kRows = 20;
+  for (const Table kind : {Table::kPlain, Table::kPackedF32, Table::kPackedQ8}) {
+    for (const int features : {1, 4, 15, 16, 30, 64, 77, 576}) {
+      Random random(++seed);
+      const int64_t quads = (features + 3) / 4;
+      Floats table_values(kPanels * 64, quads * 4, random, kind == Table::kPackedQ8 ? Values::kUnit : Values::kSpecial);
+      Floats scale(1, kPanels * 64, random, Values::kUnit);
+      if (kind == Table::kPackedQ8) {
+        for (int64_t i = 0; i < kPanels * quads * 256; ++i) {
+          table_values.bytes.data()[i] = static_cast<uint8_t>(random.integer(1, 255));
+        }
+      }
+      int32_t index[kRows];
+      for (int32_t& i : index) {
+        i = random.integer(0, kEntries - 3);
+      }
+      check.same(text("embed kind %d features %d", int(kind), features), [&](const KernelTable& table) {
+        Floats y(kRows, features, 3);
+        Embed e;
+        e.kind = kind, e.table = table_values.data(), e.scale = scale.data(), e.features = features, e.index = index,
+        e.offset = 2;
+        e.y = y.out();
+        table.embed(e, 0, kRows);
+        return y.words();
+      });
+    }
+  }
+  check.end_family("embed");
+}
+
+}  // namespace taut::check
