@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Logits = Callable[[Ints], Floats]
-_ROWS = 64  # positions compared at a time: a float64 copy of all of them would need gigabytes
+_ROWS = 64  # positions compared at a time: copies of all of them would need gigabytes
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,10 @@ class Quality:
         return asdict(self)
 
 
-def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(rows, vocab) -> log probabilities, in float64."""
-    x = logits.astype(np.float64)
-    x -= x.max(axis=-1, keepdims=True)
-    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+def log_softmax(logits: Floats) -> Floats:
+    """(rows, vocab) -> log probabilities. float32, sums in float64: the rounding (1e-6 nats) is far below any divergence of interest."""
+    x = logits - logits.max(axis=-1, keepdims=True)
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True, dtype=np.float64)).astype(np.float32)
     return x
 
 
@@ -51,12 +50,12 @@ def measure(reference: Logits, candidate: Logits, windows: Iterable[Ints]) -> Qu
     nll, reference_nll = 0.0, 0.0
     for ids in windows:
         for first, p, q in _pairs(reference(ids), candidate(ids)):
-            kl += float((np.exp(p) * (p - q)).sum())
+            kl += float((np.exp(p) * (p - q)).sum(dtype=np.float64))
             agree += int((p.argmax(-1) == q.argmax(-1)).sum())
             following = ids[first + 1 : first + 1 + len(p)]  # the last position has no next token
             at = np.arange(len(following))
-            reference_nll -= float(p[at, following].sum()) / (len(ids) - 1)
-            nll -= float(q[at, following].sum()) / (len(ids) - 1)
+            reference_nll -= float(p[at, following].sum(dtype=np.float64)) / (len(ids) - 1)
+            nll -= float(q[at, following].sum(dtype=np.float64)) / (len(ids) - 1)
         tokens += len(ids)
         count += 1
     if not count:
@@ -64,7 +63,7 @@ def measure(reference: Logits, candidate: Logits, windows: Iterable[Ints]) -> Qu
     return Quality(kl / tokens, agree / tokens, math.exp(nll / count), math.exp(reference_nll / count), count, tokens)
 
 
-def _pairs(reference: Floats, candidate: Floats) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
+def _pairs(reference: Floats, candidate: Floats) -> Iterator[tuple[int, Floats, Floats]]:
     """(first row, reference log probabilities, candidate's) of a few rows at a time."""
     assert reference.shape == candidate.shape, f"{reference.shape} and {candidate.shape} logits"
     for first in range(0, len(reference), _ROWS):
