@@ -36,7 +36,7 @@ class Quality:
 
 def log_softmax(logits: Floats) -> Floats:
     """(rows, vocab) -> log probabilities. float32, sums in float64: the rounding (1e-6 nats) is far below any divergence of interest."""
-    x = logits - logits.max(axis=-1, keepdims=True)
+    x: Floats = logits - logits.max(axis=-1, keepdims=True)
     x -= np.log(np.exp(x).sum(axis=-1, keepdims=True, dtype=np.float64)).astype(np.float32)
     return x
 
