@@ -50,13 +50,14 @@ void for_each(ThreadPool* pool, int64_t count, const Body& body) {
 Source source_of(const Matrix& w, const std::string& type) {
   const bool wide = type == "f32";
   require(wide || type == "f16" || type == "bf16", "pack_q8: type is '" + type + "'; accepted: f32, f16, bf16");
-  require(w.itemsize() == (wide ? 4u : 2u), "pack_q8: a weight of type " + type + " has " + (wide ? "4" : "2") + "-byte elements, not " +
-                                                std::to_string(w.itemsize()) + " (view bf16 and f16 as uint16)");
+  require(w.itemsize() == (wide ? 4u : 2u), "pack_q8: a weight of type " + type + " has " + (wide ? "4" : "2") +
+                                                "-byte elements, not " + std::to_string(w.itemsize()) +
+                                                " (view bf16 and f16 as uint16)");
   return wide ? Source::kF32 : type == "f16" ? Source::kF16 : Source::kBf16;
 }
 
-void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t panel_begin, std::optional<int64_t> panel_end,
-          std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t panel_begin,
+          std::optional<int64_t> panel_end, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
   PackQ8 p;
   p.source = source_of(w, type);
   p.n = static_cast<int64_t>(w.shape(0)), p.k = static_cast<int64_t>(w.shape(1));
@@ -65,7 +66,8 @@ void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, 
   require(static_cast<int64_t>(packed.size()) == panels * kPanelColumns * ((p.k + 3) / 4 * 4) &&
               static_cast<int64_t>(scale.size()) == panels * kPanelColumns,
           "pack_q8: packed or scale does not have the size of the packed weight (quant/schemes/int8.py: packed_shape)");
-  require(0 <= panel_begin && panel_begin <= end && end <= panels, "pack_q8: panels must lie in [0, " + std::to_string(panels) + "]");
+  require(0 <= panel_begin && panel_begin <= end && end <= panels,
+          "pack_q8: panels must lie in [0, " + std::to_string(panels) + "]");
   p.w = static_cast<const uint8_t*>(w.data());
   p.row_bytes = w.stride(0) * static_cast<int64_t>(w.itemsize());
   p.packed = packed.data(), p.scale = scale.data();
@@ -75,11 +77,11 @@ void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, 
     const nb::gil_scoped_release release;
     for_each(pool.get(), end - panel_begin, [&](int64_t i, int) {
       const int64_t row = table.pack_q8(p, panel_begin + i, panel_begin + i + 1);
-      for (int64_t seen = bad.load(); row >= 0 && row < seen && !bad.compare_exchange_weak(seen, row);) {
-      }
+      for (int64_t seen = bad.load(); row >= 0 && row < seen && !bad.compare_exchange_weak(seen, row);) {}
     });
   }
-  require(bad.load() == p.n, "row " + std::to_string(bad.load()) + " holds NaN or infinite weights; only finite weights can be quantized");
+  require(bad.load() == p.n,
+          "row " + std::to_string(bad.load()) + " holds NaN or infinite weights; only finite weights can be quantized");
 }
 
 // Rows [row_begin, row_end) x panels of y, for tests and benchmarks: the caller vouches for the layout of x.
@@ -87,8 +89,8 @@ struct Cut {
   std::vector<int32_t> begin, segment;
 };
 
-LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, const Cut& cut, const Bytes& w, const Floats& w_scale,
-                     const std::optional<Floats>& bias, const Output& y, int activation) {
+LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, const Cut& cut, const Bytes& w,
+                     const Floats& w_scale, const std::optional<Floats>& bias, const Output& y, int activation) {
   require(cut.segment.size() == 5 && !cut.begin.empty() && cut.segment[4] + 1 == static_cast<int32_t>(cut.begin.size()),
           "linear_q8: begin needs one entry more than there are pieces, segment five");
   LinearQ8 a;
@@ -106,8 +108,8 @@ LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, c
   return a;
 }
 
-void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32_t> begin, std::vector<int32_t> segment, Bytes w,
-            Floats w_scale, std::optional<Floats> bias, Output y, int activation, std::vector<int64_t> rows,
+void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32_t> begin, std::vector<int32_t> segment,
+            Bytes w, Floats w_scale, std::optional<Floats> bias, Output y, int activation, std::vector<int64_t> rows,
             std::shared_ptr<ThreadPool> pool, const std::string& isa) {
   const Cut cut{std::move(begin), std::move(segment)};
   const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation);
@@ -126,16 +128,18 @@ void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32
 }  // namespace
 
 void bind_q8(nb::module_& m) {
-  m.def("pack_q8", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "panel_begin"_a = 0, "panel_end"_a = nb::none(), "pool"_a = nb::none(),
-        "isa"_a = "",
-        "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as quant/schemes/int8.py "
+  m.def("pack_q8", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "panel_begin"_a = 0, "panel_end"_a = nb::none(),
+        "pool"_a = nb::none(), "isa"_a = "",
+        "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as "
+        "quant/schemes/int8.py "
         "does; only panels of 64 rows in [panel_begin, panel_end). ValueError where a weight is not finite.");
-  m.def("linear_q8", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a, "y"_a,
-        "activation"_a = 0, "rows"_a, "pool"_a = nb::none(), "isa"_a = "",
+  m.def("linear_q8", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a,
+        "y"_a, "activation"_a = 0, "rows"_a, "pool"_a = nb::none(), "isa"_a = "",
         "The int8 linear kernel on laid-out rows, one call per panel and per span of the row cuts `rows`");
   nb::class_<LimitProbe>(m, "LimitProbe", "Measures the machine's ceilings; every call takes about `seconds`")
       .def(
-          "__init__", [](LimitProbe* self, int num_threads, const std::string& isa) { new (self) LimitProbe(kernels(isa), num_threads); },
+          "__init__",
+          [](LimitProbe* self, int num_threads, const std::string& isa) { new (self) LimitProbe(kernels(isa), num_threads); },
           "num_threads"_a, "isa"_a = "")
       .def(
           "int8", [](const LimitProbe& p, double seconds) { return p.operations(Rate::kInt8, seconds); }, "seconds"_a,

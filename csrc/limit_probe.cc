@@ -47,7 +47,9 @@ double together(int num_threads, const Body& body) {
   for (std::thread& t : threads) {
     t.join();
   }
-  return std::chrono::duration<double>(*std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end())).count();
+  return std::chrono::duration<double>(*std::max_element(end.begin(), end.end()) -
+                                       *std::min_element(begin.begin(), begin.end()))
+      .count();
 }
 
 // Largest amount / seconds of repeated runs; at least two.
@@ -65,7 +67,8 @@ double best_rate(double seconds, const Run& run) {
 
 }  // namespace
 
-LimitProbe::LimitProbe(const KernelTable& kernels, int num_threads) : kernels_(kernels), num_threads_(std::max(1, num_threads)) {}
+LimitProbe::LimitProbe(const KernelTable& kernels, int num_threads)
+    : kernels_(kernels), num_threads_(std::max(1, num_threads)) {}
 
 double LimitProbe::operations(Rate rate, double seconds) const {
   if (rate == Rate::kBf16 && !has_bf16()) {

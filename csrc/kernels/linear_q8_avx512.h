@@ -84,8 +84,8 @@ struct Avx512 {
     }
   }
 
-  // Prefetching kLines of the four lines of a k-quad: 4 where one tile streams alone, fewer where a group shares the work. A group
-  // consumes slower per byte but in bursts, so it looks further ahead.
+  // Prefetches kLines lines a k-quad, in address order: all four where one tile streams alone, its share of a later span where a group
+  // shares the work. A group looks further ahead, because it consumes in bursts.
   template <int R, int kLines>
   [[gnu::always_inline]] static inline void run_part(const LinearQ8& a, const Part& part, const Tile& t, const uint8_t* w) {
     __m512i dot[R][kRegisters], weights[kRegisters];
@@ -93,12 +93,13 @@ struct Avx512 {
     const int64_t stride = a.x_row_bytes;
     const uint8_t* x0 = t.x + part.begin;
     const uint8_t* x3 = x0 + 3 * stride;  // two bases: row strides fit an addressing mode
-    const uint8_t* ahead = w + (kLines == 4 ? 4096 : 16384) + 64 * t.fetch_begin;
-    for (const uint8_t* end = w + int64_t(part.end - part.begin) * kPanel; w != end; w += kPanel * 4, x0 += 4, x3 += 4) {
+    const int64_t bytes = int64_t(part.end - part.begin) * kPanel;
+    const uint8_t* ahead = w + (kLines == 4 ? 4096 : 16384) + bytes / 4 * t.fetch_begin;
+    for (const uint8_t* end = w + bytes; w != end; w += kPanel * 4, x0 += 4, x3 += 4) {
       if (kLines > 0) {
 #pragma GCC unroll 4
         for (int i = 0; i < kLines; ++i) prefetch(ahead + 64 * i);
-        ahead += kPanel * 4;
+        ahead += 64 * kLines;
       }
 #pragma GCC unroll 4
       for (int c = 0; c < kRegisters; ++c) weights[c] = _mm512_loadu_si512(w + c * 64);

@@ -21,12 +21,12 @@ struct Span {
 
 // One tile of rows over one span. Rows are a.x_row_bytes apart; acc and dots have kPanel columns per row.
 struct Tile {
-  const uint8_t* x;       // row 0
-  const uint8_t* w;       // the span's weights: packed, or widened by the ISA
-  float* acc;             // sums of the segment
-  int32_t* dots;          // carries the dot product where the span holds a part of a piece
-  const uint8_t* next_x;  // values that the next tile reads (a hint)
-  int fetch_begin, fetch_end;  // of the four 64-byte lines of a k-quad, those that this tile prefetches for a later span
+  const uint8_t* x;            // row 0
+  const uint8_t* w;            // the span's weights: packed, or widened by the ISA
+  float* acc;                  // sums of the segment
+  int32_t* dots;               // carries the dot product where the span holds a part of a piece
+  const uint8_t* next_x;       // values that the next tile reads (a hint)
+  int fetch_begin, fetch_end;  // quarters of a later span that this tile prefetches
 };
 
 // The part of a span that one piece covers.
@@ -40,8 +40,8 @@ struct Part {
 inline Part part_of(const LinearQ8& a, const Span& s, const Tile& t, int32_t piece) {
   const int32_t begin = a.pieces.begin[piece], end = a.pieces.begin[piece + 1];
   const uint8_t* scale = t.x + a.scales_offset + 4 * int64_t(piece);
-  return {begin > s.begin ? begin : s.begin, end < s.end ? end : s.end, scale, scale + 4 * int64_t(a.pieces.count),
-          begin >= s.begin,                  end <= s.end};
+  return {begin > s.begin ? begin : s.begin,   end < s.end ? end : s.end, scale,
+          scale + 4 * int64_t(a.pieces.count), begin >= s.begin,          end <= s.end};
 }
 
 // The longest span from `begin` on: whole pieces of the segment up to max_k inputs, else a part of one piece.

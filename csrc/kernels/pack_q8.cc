@@ -7,7 +7,7 @@ namespace taut::TAUT_ISA_NS {
 namespace {
 
 constexpr int64_t kColumns = 64;
-constexpr int64_t kBlockRows = 16;   // rows interleaved at a time: one 64-byte line of each k-quad
+constexpr int64_t kBlockRows = 16;  // rows interleaved at a time: one 64-byte line of each k-quad
 constexpr int64_t kBlockK = 256;
 
 inline float half_to_float(uint16_t half) {
@@ -30,7 +30,8 @@ inline void read(const PackQ8& p, int64_t row, int64_t k, int64_t n, float* to) 
       for (; i < n; ++i) to[i] = bits_to_f32(int32_t(uint32_t(from[i]) << 16));
     }
 #if defined(__F16C__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
 #endif
     for (; i < n; ++i) to[i] = half_to_float(from[i]);
   }

@@ -13,15 +13,15 @@ constexpr int kChains = 12;  // beyond latency x rate of every instruction below
 #if defined(TAUT_ISA_avx512) && !defined(TAUT_EMULATE)
 
 // Written out, so that neither the order nor the number of instructions is the compiler's.
-#define TAUT_PEAK(instruction, macs, bits)                                                                 \
-  __m512i sums[kChains];                                                                                   \
-  _Pragma("GCC unroll 12") for (int i = 0; i < kChains; ++i) sums[i] = _mm512_setzero_si512();             \
-  const __m512i x = _mm512_set1_epi32(bits);                                                               \
-  for (int64_t round = 0; round < rounds; ++round) {                                                       \
-    _Pragma("GCC unroll 12") for (int i = 0; i < kChains; ++i) {                                           \
-      asm volatile(instruction " %1, %1, %0" : "+v"(sums[i]) : "v"(x));                                    \
-    }                                                                                                      \
-  }                                                                                                        \
+#define TAUT_PEAK(instruction, macs, bits)                                                     \
+  __m512i sums[kChains];                                                                       \
+  _Pragma("GCC unroll 12") for (int i = 0; i < kChains; ++i) sums[i] = _mm512_setzero_si512(); \
+  const __m512i x = _mm512_set1_epi32(bits);                                                   \
+  for (int64_t round = 0; round < rounds; ++round) {                                           \
+    _Pragma("GCC unroll 12") for (int i = 0; i < kChains; ++i) {                               \
+      asm volatile(instruction " %1, %1, %0" : "+v"(sums[i]) : "v"(x));                        \
+    }                                                                                          \
+  }                                                                                            \
   return rounds * kChains * (macs)
 
 int64_t peak_int8(int64_t rounds) { TAUT_PEAK("vpdpbusd", 64, 0x5b3d7f11); }

@@ -23,7 +23,9 @@ int random_int(int low, int high) {
 }
 
 struct Buffer {
-  explicit Buffer(size_t size) : data(static_cast<uint8_t*>(std::aligned_alloc(64, (size + 63) / 64 * 64))) { std::memset(data, 0, size); }
+  explicit Buffer(size_t size) : data(static_cast<uint8_t*>(std::aligned_alloc(64, (size + 63) / 64 * 64))) {
+    std::memset(data, 0, size);
+  }
   ~Buffer() { std::free(data); }
   uint8_t* data;
 };
@@ -79,7 +81,8 @@ bool matches(int rows, int k, int n, int group, bool bias, bool extreme) {
   a.x = x.data, a.x_row_bytes = row_bytes, a.scales_offset = scales_offset;
   a.pieces.k = k, a.pieces.count = pieces, a.pieces.begin = c.begin.data();
   std::memcpy(a.pieces.segment, c.segment, sizeof c.segment);
-  a.w = w.data, a.w_scale = reinterpret_cast<float*>(scale.data), a.bias = bias ? reinterpret_cast<float*>(shift.data) : nullptr;
+  a.w = w.data, a.w_scale = reinterpret_cast<float*>(scale.data),
+  a.bias = bias ? reinterpret_cast<float*>(shift.data) : nullptr;
   a.y_row_bytes = n * 4, a.n = n;
   a.y = reinterpret_cast<float*>(y0.data);
   taut::scalar::linear_q8(a, 0, rows, 0, panels);
