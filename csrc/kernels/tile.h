@@ -9,9 +9,12 @@ namespace taut::TAUT_ISA_NS {
 #if defined(TAUT_ISA_avx512)
 constexpr int kTileRows = 6;
 constexpr int tile_vectors(int) { return 4; }
-#else
+#elif defined(TAUT_ISA_avx2)
 constexpr int kTileRows = 6;
 constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+#else  // nothing stays in registers: the smallest code, which compiles in seconds instead of minutes
+constexpr int kTileRows = 1;
+constexpr int tile_vectors(int) { return 1; }
 #endif
 
 template <int R, int C>
