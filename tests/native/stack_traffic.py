@@ -41,7 +41,11 @@ def disassemble(path: Path) -> str:
 
 
 def innermost_loops(text: str) -> list[Loop]:
-    """Loops without another loop inside, from backward jumps."""
+    """Loops without another loop inside, from backward jumps. Every section counts its addresses from 0."""
+    return [loop for section in text.split("Disassembly of section ") for loop in section_loops(section)]
+
+
+def section_loops(text: str) -> list[Loop]:
     rows = [(int(match[1], 16), match[2]) for line in text.splitlines() if (match := LINE.match(line))]
     order = {address: index for index, (address, _) in enumerate(rows)}
     spans = set()
