@@ -61,10 +61,12 @@ boot
 EOF
 grub-mkrescue -o "$work/boot.iso" "$work/iso" > "$work/iso.log" 2>&1
 
+# update_freq: every update of the screen goes to a terminal that nobody reads, and that blocks once it is full.
 cat > "$work/bochsrc" << EOF
 display_library: term
 cpu: model=corei7_icelake_u, count=1, ips=100000000, reset_on_triple_fault=0
 megs: 512
+vga: extension=vbe, update_freq=1
 romimage: file=/usr/share/bochs/BIOS-bochs-latest
 vgaromimage: file=/usr/share/bochs/VGABIOS-lgpl-latest
 ata0-master: type=cdrom, path=$work/boot.iso, status=inserted
@@ -81,7 +83,7 @@ echo c > "$work/continue"  # Debian's Bochs starts in its debugger
 echo "== emulated machine"
 rm -f "$work/serial.txt"
 # The terminal interface wants a terminal. Bochs ends when the program switches the machine off.
-timeout -k 5 "$limit_s" nice -n 15 script -qec "TERM=linux bochs -q -f '$work/bochsrc' -rc '$work/continue'" /dev/null \
+timeout -k 5 "$limit_s" nice -n 10 script -qec "TERM=linux bochs -q -f '$work/bochsrc' -rc '$work/continue'" /dev/null \
   < /dev/null > "$work/bochs.txt" 2>&1 || true
 tr -d '\r' < "$work/serial.txt" | sed 's/^\x1b\[H\x1b\[J\x1b\[1;1H//' > "$work/emulated.txt"
 cat "$work/emulated.txt"
