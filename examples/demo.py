@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,19 +65,28 @@ def free_port() -> int:
 def serve(model: str) -> Iterator[Server]:
     """A server as a child process, ready to answer; stopped as an operator would stop it."""
     port = free_port()
-    child = subprocess.Popen([*TAUT, "serve", model, "--port", str(port)])
-    try:
-        server = Server(port, child.pid)
-        wait_until_ready(server, child)
-        yield server
-    finally:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        child = subprocess.Popen([*TAUT, "serve", model, "--port", str(port)], stderr=log)
         try:
-            child.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+            server = Server(port, child.pid)
+            wait_until_ready(server, child)
+            yield server
+        except BaseException:
+            log.seek(0)
+            sys.stderr.write(log.read())
+            raise
+        finally:
+            stop(child)
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def wait_until_ready(server: Server, child: subprocess.Popen[bytes]) -> None:
@@ -177,9 +187,9 @@ def main() -> int:
     limits, of_limit = record["limits"], record["of_limit"]
     hardware = f"{limits['isa']}, {limits['threads']} threads"
     print(f"answer   {speed:6.1f} tokens/s over HTTP, first token after {first_s * 1e3:.0f} ms, server memory {rss_gb:.2f} GB")
-    print(f"prefill  {record['prefill_tokens_per_s']:6.0f} tokens/s, {of_limit['prefill']:.0%} of this machine's limit")
+    print(f"prefill  {record['prefill_tokens_per_s']:6.1f} tokens/s, {of_limit['prefill']:.0%} of this machine's limit")
     print(f"decode   {1e3 / record['decode_ms']:6.1f} tokens/s, {of_limit['decode']:.0%} of this machine's limit")
-    print(f"limits   {limits['int8_tops']:.2f} int8 TOP/s, {limits['read_gb_s']:.0f} GB/s ({hardware})")
+    print(f"limits   {limits['int8_tops']:6.2f} int8 TOP/s, {limits['read_gb_s']:.1f} GB/s ({hardware})")
 
     section(f"taut serve {EMBED_MODEL}")
     with serve(EMBED_MODEL) as server:
