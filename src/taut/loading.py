@@ -95,6 +95,20 @@ class Loaded:
         self.checkpoint.close()
 
 
+@dataclass(frozen=True)
+class _Renamed:
+    """The checkpoint's tensors by weight key."""
+
+    checkpoint: Checkpoint
+    names: dict[str, str]
+
+    def read(self, key: str) -> Any:
+        return self.checkpoint.read(self.names[key])
+
+    def release(self) -> None:
+        self.checkpoint.source.release_pages()
+
+
 def load_model(ref: str, *, progress: Progress | None = None, **options: Any) -> Loaded:
     """Load `ref`; see api.load."""
     try:
@@ -110,10 +124,10 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = plan.weights.load(
-        graph, lambda key: checkpoint.read(built.renamed[key]), allocate, None if runtime is None else runtime.pack_q8, progress
+        graph, _Renamed(checkpoint, built.renamed), allocate, None if runtime is None else runtime.pack_q8, progress
     )
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
-    kv = KVPool(_kv_layout(config, built), budget.kv_blocks) if built.kind == "decoder" else None
+    kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
     limits = Limits(built.context_len, max(config.step_tokens, built.context_len * (kv is None)), running=config.max_sequences)
     scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))

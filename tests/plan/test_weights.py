@@ -14,6 +14,16 @@ from taut.plan.weights import WeightStore, load, pack_f32, store_bytes, unpack_f
 from taut.quant.schemes import int8
 
 
+class Source:
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        self.tensors = tensors
+
+    def read(self, key: str) -> np.ndarray:
+        return self.tensors[key]
+
+    def release(self) -> None: ...
+
+
 def packed(
     precision: str, tensors: dict[str, np.ndarray] | None = None, family: str = "llama"
 ) -> tuple[Graph, WeightStore, dict[str, np.ndarray]]:
@@ -21,7 +31,7 @@ def packed(
     rng = np.random.default_rng(0)
     tensors = tensors or {key: rng.normal(size=weight.shape).astype(np.float32) for key, weight in plain.weights.items()}
     graph = passes.optimize(plain, passes.Options(precision))  # type: ignore[arg-type]
-    return graph, load(graph, lambda key: tensors[key], aligned_bytes), tensors
+    return graph, load(graph, Source(tensors), aligned_bytes), tensors
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert"])

@@ -119,7 +119,8 @@ class MappedFile:
         try:
             if self.size == 0:
                 raise ModelFormatError(f"is {describe_content(b'')}", file=self.name)
-            self.view = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+            self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+            self.view = memoryview(self._map)
         except BaseException:
             os.close(self._fd)
             raise
@@ -132,11 +133,16 @@ class MappedFile:
         if (status.st_size, status.st_mtime_ns) != self._seen:
             raise ModelFormatError("was changed while in use; open the model again", file=self.name)
 
+    def release_pages(self) -> None:
+        """Drop the pages read so far from this process's resident memory; reading one again takes it from the system's cache."""
+        if hasattr(mmap, "MADV_DONTNEED") and self._fd >= 0:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            del self.view  # the map goes when the last array over it goes
+            del self.view, self._map  # the map goes when the last array over it goes
 
 
 def is_plain_name(name: object) -> bool:

@@ -46,6 +46,9 @@ class SafetensorsFile:
         flat = np.frombuffer(self._file.view, dtype, count=math.prod(info.shape), offset=self._begin[name])
         return flat.reshape(info.shape)
 
+    def release_pages(self) -> None:
+        self._file.release_pages()
+
     def close(self) -> None:
         self._file.close()
 
@@ -161,6 +164,10 @@ class SafetensorsFolder:
 
     def read(self, name: str) -> NDArray[Any]:
         return self._home[name].read(name)
+
+    def release_pages(self) -> None:
+        for file in self._files:
+            file.release_pages()
 
     def close(self) -> None:
         for file in self._files:

@@ -31,6 +31,9 @@ class TensorSource(Protocol):
 
     def read(self, name: str) -> NDArray[Any]: ...
 
+    def release_pages(self) -> None:
+        """Drop file pages read so far from resident memory."""
+
     def close(self) -> None: ...
 
 

@@ -8,6 +8,7 @@ The interleaving by four lets a dot-product instruction take four inputs of one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,10 +63,11 @@ class KVPool:
     """The memory of `num_blocks` blocks. `memory` is (num_blocks * block_bytes,) uint8 at an address that is a multiple of 128;
     it is reserved at once and committed by the operating system when a block is first written."""
 
-    def __init__(self, layout: KVLayout, num_blocks: int) -> None:
+    def __init__(self, layout: KVLayout, num_blocks: int, allocate: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
-        self.memory = aligned_bytes(layout.block_bytes * num_blocks)
+        self.memory = (allocate or aligned_bytes)(layout.block_bytes * num_blocks)
+        assert self.address % ALIGN == 0
 
     @property
     def address(self) -> int:

@@ -29,9 +29,13 @@ ALIGN = 128
 
 
 class TensorSource(Protocol):
-    """Where weights come from: arrays by declared key, in their stored dtype."""
+    """Where weights come from."""
 
-    def __call__(self, key: str) -> Array: ...
+    def read(self, key: str) -> Array:
+        """The array of a declared key, in its stored dtype."""
+
+    def release(self) -> None:
+        """What was read so far is packed: its pages may go."""
 
 
 class Packer(Protocol):
@@ -138,6 +142,7 @@ def load(
     for done, (key, kind) in enumerate(plan.items()):
         if progress:
             progress("pack", done, len(plan))
+        source.release()
         shape = graph.weight_shape(key)
         data_bytes, scale_bytes = packed_bytes(kind, shape)
         parts = [graph.constants[key].build(shape[0])] if key in graph.constants else _parts(graph, key, source, rows)
@@ -162,7 +167,7 @@ def _parts(graph: Graph, key: str, source: TensorSource, rows: dict[str, tuple[s
     """The weight, or what was fused into it, whose places are noted in `rows`."""
     arrays, begin = [], 0
     for part in graph.weights[key].sources or (key,):
-        arrays.append(source(part))
+        arrays.append(source.read(part))
         if part != key:
             rows[part] = (key, begin)
         begin += len(arrays[-1])
