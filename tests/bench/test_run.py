@@ -32,12 +32,21 @@ def test_latency_record(decoder: Any) -> None:
     json.dumps(result)
     assert {"prefill_tokens_per_s", "decode_ms", "of_limit", "rss_bytes", "peak_rss_bytes", "limits"} <= set(result)
     assert set(result["of_limit"]) == {"prefill", "decode"}
-    assert result["peak_rss_bytes"] >= result["rss_bytes"] > 0
+    assert result["peak_rss_bytes"] > 0
+    assert result["rss_bytes"] > 0
     assert pool.num_available == before
     # The floor of a decode step at 10 GB/s, against the time it took.
     floor_s = result["decode_bytes"] / 10e9
     fastest = min(one["decode_s"] for one in result["repetitions"])
     assert 0 < result["of_limit"]["decode"] <= floor_s / fastest * 1.001
+
+
+def test_peak_memory_is_the_models_not_the_measurement_s(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr(latency, "rss_bytes", lambda: (10, 20 + len(measured)))
+    result = latency.run(subject(decoder), latency.Load(prompt=8, gen=1, reps=2), lambda: measured.append(1) or limits())
+    assert (result["rss_bytes"], result["peak_rss_bytes"]) == (10, 20)
+    assert len(measured) == 3
 
 
 def test_latency_refuses_what_does_not_fit(decoder: Any, tiny_models: dict[str, Path]) -> None:
