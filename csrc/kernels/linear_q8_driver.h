@@ -25,7 +25,6 @@ struct Tile {
   const uint8_t* w;            // the span's weights: packed, or widened by the ISA
   float* acc;                  // sums of the segment
   int32_t* dots;               // carries the dot product where the span holds a part of a piece
-  const uint8_t* next_x;       // values that the next tile reads (a hint)
   int fetch_begin, fetch_end;  // quarters of a later span that this tile prefetches
 };
 
@@ -101,24 +100,21 @@ struct Group {
   bool is_wide() const { return Isa::kWideBytes > 1 && tiles >= Isa::kWideTiles; }
   const uint8_t* x(int t) const { return a.x + row[t] * a.x_row_bytes; }
 
-  // next_x is the first tile's for the last one: of the next span, or of this span's next strip.
-  Tile tile(int t, const uint8_t* w, float* sums, int32_t begin, int32_t wrapped) {
+  Tile tile(int t, const uint8_t* w, float* sums) {
     const int64_t offset = (row[t] - row[0]) * kPanel;
-    const uint8_t* next = t + 1 < tiles ? x(t + 1) + int64_t(begin) * Isa::kActBytes : x(0) + int64_t(wrapped) * Isa::kActBytes;
-    return {x(t), w, sums + offset, dots + offset, next, streams ? 4 * t / tiles : 0, streams ? 4 * (t + 1) / tiles : 0};
+    return {x(t), w, sums + offset, dots + offset, streams ? 4 * t / tiles : 0, streams ? 4 * (t + 1) / tiles : 0};
   }
 
   void run_span(const Span& s, const uint8_t* panel, float* sums) {
     const uint8_t* w = panel + int64_t(s.begin) * kPanel;
     if (!is_wide()) {
-      for (int t = 0; t < tiles; ++t) run_tile<Isa, 0>(row[t + 1] - row[t], a, s, tile(t, w, sums, s.begin, s.end));
+      for (int t = 0; t < tiles; ++t) run_tile<Isa, 0>(row[t + 1] - row[t], a, s, tile(t, w, sums));
       return;
     }
     for (int column = 0; column < kPanel; column += Isa::kWideColumns) {
       Isa::widen(w + column * 4, (s.end - s.begin) / 4, wide);
-      const int32_t wrapped = column + Isa::kWideColumns < kPanel ? s.begin : s.end;
       for (int t = 0; t < tiles; ++t) {
-        Tile strip = tile(t, wide, sums + column, s.begin, wrapped);
+        Tile strip = tile(t, wide, sums + column);
         strip.dots += column;
         run_tile<Isa, 1>(row[t + 1] - row[t], a, s, strip);
       }
