@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -20,11 +21,21 @@ from numpy.typing import NDArray
 
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
-from taut.errors import RequestError
+from taut.errors import EngineStoppedError, RequestError
 from taut.loading import Loaded, load_model
-from taut.scheduler.request import EmbedRequest, FinishedEvent, FinishReason, GenerateRequest, SamplingParams, TextEvent, Usage
+from taut.scheduler.request import (
+    EmbedRequest,
+    Event,
+    FinishedEvent,
+    FinishReason,
+    GenerateRequest,
+    Request,
+    SamplingParams,
+    TextEvent,
+    Usage,
+)
 
-Progress = Any
+EMBED_WINDOW = 256  # texts in flight at once: a long list must not fill the queue
 Floats = NDArray[np.float32]
 Messages = Sequence[Mapping[str, Any]]
 
@@ -45,6 +56,7 @@ class Model:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
         self._ids = itertools.count()
+        self._mailboxes: dict[str, deque[Event]] = {}
         self.name = loaded.checkpoint.name
         self.kind: Literal["decoder", "encoder"] = loaded.built.kind
         self.tokenizer = loaded.checkpoint.tokenizer
@@ -56,6 +68,9 @@ class Model:
         self.engine = loaded.engine
         self.plan = loaded.plan
 
+    def __repr__(self) -> str:
+        return f"<taut.Model {self.name}: {self.summary()}>"
+
     @property
     def loaded(self) -> Loaded:
         """The parts of the model: checkpoint, graph, plan, weights, budget."""
@@ -63,6 +78,16 @@ class Model:
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """The token ids of a conversation with the model's chat template, up to where the assistant speaks."""
+        self._need_decoder()
+        if not isinstance(messages, (list, tuple)) or not messages:
+            raise RequestError(
+                'messages must be a list with at least one {"role": …, "content": …}; for plain text use generate',
+                param="messages",
+            )
+        if bad := [
+            m for m in messages if not isinstance(m, Mapping) or not isinstance(m.get("role"), str) or "content" not in m
+        ]:
+            raise RequestError(f"a message needs a role and a content, not {bad[0]!r}", param="messages")
         if self.chat_template is None:
             raise RequestError(f"{self.name} has no chat template; use generate with a plain prompt", param="messages")
         ids: list[int] = self._tokens().encode(self.chat_template.render([dict(m) for m in messages]), add_special=False)
@@ -111,7 +136,7 @@ class Model:
         **sampling: Any,
     ) -> Completion | Iterator[str]:
         """Continue `prompt` (text or token ids); with `stream` an iterator of text pieces, which may be abandoned at any time."""
-        ids = self._tokens().encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self._tokens().encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         request = self._request(ids, max_tokens, stop, sampling)
         return self._stream(request) if stream else self._complete(request)
 
@@ -124,33 +149,53 @@ class Model:
     def _request(
         self, ids: Sequence[int], max_tokens: int | None, stop: Sequence[str], sampling: Mapping[str, Any]
     ) -> GenerateRequest:
-        if self.kind != "decoder":
-            raise RequestError(f"{self.name} is an encoder: it embeds, it does not generate", param="model")
+        self._need_decoder()
         if unknown := set(sampling) - set(SamplingParams.__dataclass_fields__):
             raise RequestError(
                 f"unknown option {', '.join(sorted(unknown))}; accepted: {', '.join(SamplingParams.__dataclass_fields__)}"
             )
         room = max(1, min(self.context_len, self._loaded.budget.kv_tokens) - len(ids))
-        return GenerateRequest(
-            self._next_id(), tuple(ids), min(max_tokens or room, room), SamplingParams(**sampling), tuple(stop)
-        )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        wanted = room if max_tokens is None else max_tokens
+        request = GenerateRequest(self._next_id(), tuple(ids), wanted, SamplingParams(**sampling), stops)
+        return replace(request, max_tokens=min(wanted, room))
+
+    def _need_decoder(self) -> None:
+        if self.kind != "decoder":
+            raise RequestError(f"{self.name} is an encoder: it embeds, it does not generate", param="model")
 
     def _next_id(self) -> str:
         return f"local-{next(self._ids)}"
 
-    def _events(self, request: GenerateRequest) -> Iterator[TextEvent | FinishedEvent]:
-        self.loop.submit(request)
-        ended = False
+    def _events(self, request: GenerateRequest) -> Iterator[Event]:
+        """The request's events. Several streams may be open: whoever steps the loop leaves the others' events in their mailboxes."""
+        mailbox = self._submit(request)
         try:
-            while not ended:
-                for event in self.loop.step():
-                    if event.request_id == request.request_id:
-                        ended = isinstance(event, FinishedEvent)
-                        yield event
+            while True:
+                while not mailbox:
+                    self._step()
+                event = mailbox.popleft()
+                yield event
+                if isinstance(event, FinishedEvent):
+                    return
         finally:
-            if not ended:
-                self.loop.cancel(request.request_id)
-                self.loop.step()
+            self._leave([request.request_id])
+
+    def _submit(self, request: Request) -> deque[Event]:
+        self.loop.submit(request)
+        return self._mailboxes.setdefault(request.request_id, deque())
+
+    def _step(self) -> None:
+        for event in self.loop.step():
+            if (mailbox := self._mailboxes.get(event.request_id)) is not None:
+                mailbox.append(event)
+
+    def _leave(self, request_ids: Iterable[str]) -> None:
+        """Nobody listens to these requests any more: those that still run are cancelled (the next step takes note)."""
+        for request_id in request_ids:
+            self._mailboxes.pop(request_id, None)
+            if "loop" in self.__dict__:
+                self.loop.cancel(request_id)
 
     def _stream(self, request: GenerateRequest) -> Iterator[str]:
         for event in self._events(request):
@@ -175,21 +220,27 @@ class Model:
         """One vector per text, (texts, embedding_dim). Texts longer than the context are an error unless `truncate`."""
         if self.kind != "encoder":
             raise RequestError(f"{self.name} is a decoder: it generates, it does not embed", param="model")
-        if isinstance(texts, str):
-            raise RequestError("embed takes a list of texts, not one string", param="input")
-        wanted = {}
+        if isinstance(texts, str) or not all(isinstance(text, str) and text for text in texts):
+            raise RequestError("embed takes a list of texts, none of them empty", param="input")
+        vectors = [self._embed(texts[i : i + EMBED_WINDOW], truncate) for i in range(0, len(texts), EMBED_WINDOW)]
+        return np.concatenate(vectors) if vectors else np.zeros((0, self.embedding_dim or 0), np.float32)
+
+    def _embed(self, texts: Sequence[str], truncate: bool) -> Floats:
+        requests = [EmbedRequest(self._next_id(), tuple(self.encode_text(text, truncate=truncate))) for text in texts]
+        out = np.zeros((len(texts), self.embedding_dim or 0), np.float32)
         try:
-            for index, text in enumerate(texts):
-                ids = self.encode_text(text, truncate=truncate)
-                request = EmbedRequest(self._next_id(), tuple(ids))
-                self.loop.submit(request)
-                wanted[request.request_id] = index
-            return self._collect(wanted)
-        except BaseException:
-            for request_id in wanted:
-                self.loop.cancel(request_id)
-            self.loop.step()
-            raise
+            mailboxes = [self._submit(request) for request in requests]
+            for index, mailbox in enumerate(mailboxes):
+                while not mailbox:
+                    self._step()
+                event = mailbox.popleft()
+                assert isinstance(event, FinishedEvent)
+                if event.error is not None:
+                    raise event.error
+                out[index] = event.embedding
+        finally:
+            self._leave(request.request_id for request in requests)
+        return out
 
     def encode_text(self, text: str, *, truncate: bool = False) -> list[int]:
         """Token ids of a text for embedding, special tokens included; the last special token survives truncation."""
@@ -198,19 +249,11 @@ class Model:
             ids = [*ids[: self.context_len - 1], ids[-1]]
         return ids
 
-    def _collect(self, wanted: dict[str, int]) -> Floats:
-        out = np.zeros((len(wanted), self.embedding_dim or 0), np.float32)
-        while wanted:
-            for event in self.loop.step():
-                if isinstance(event, FinishedEvent) and event.request_id in wanted:
-                    index = wanted.pop(event.request_id)
-                    if event.error is not None:
-                        raise event.error
-                    out[index] = event.embedding
-        return out
-
     def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits of every position of one sequence, (len(ids), vocab). For evaluation: computed in one step, in blocks of its own."""
+        """Logits of every position of one sequence, (len(ids), vocab). For evaluation: in blocks of its own, beside the scheduler."""
+        self._need_decoder()
+        if not 0 < len(ids) <= self.context_len:
+            raise RequestError(f"logits takes 1 to {self.context_len} token ids, not {len(ids)}", param="ids")
         pool = self._loaded.scheduler.pool
         blocks = pool.take(blocks_for(len(ids)))
         try:
@@ -241,8 +284,25 @@ class Model:
         return self._loaded.describe()
 
     def close(self) -> None:
-        """Release the model's memory. The model cannot be used afterwards."""
-        self._loaded.close()
+        """Release the model's memory; every later use raises EngineStoppedError. Closing twice is fine."""
+        if "loop" in self.__dict__:
+            self._loaded.close()
+            for name in ("loop", "engine", "plan", "_loaded"):
+                del self.__dict__[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("loop", "engine", "plan", "_loaded"):
+            raise EngineStoppedError("the model is closed; load it again")
+        raise AttributeError(f"a Model has no attribute {name!r}")
+
+
+def _token_ids(prompt: object) -> list[int]:
+    """`prompt` as token ids, or RequestError: text in a list is no prompt."""
+    if not isinstance(prompt, Sequence) or not all(
+        isinstance(i, (int, np.integer)) and not isinstance(i, bool) for i in prompt
+    ):
+        raise RequestError("a prompt is one text or a sequence of token ids", param="prompt")
+    return [int(i) for i in prompt]
 
 
 def load(ref: str, **options: Any) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taut.errors import UsageError
@@ -21,7 +22,7 @@ class LoadConfig:
     memory_bytes: int | None = None
     max_context: int | None = None
     executor: str = "native"
-    disable_passes: tuple[str, ...] = ()
+    disable_passes: Sequence[str] = ()
     exact: bool = False
     max_sequences: int = 16
     step_tokens: int = 512
@@ -34,7 +35,9 @@ class LoadConfig:
             faults.append(f"executor {self.executor!r} is not one of {', '.join(EXECUTORS)}")
         for name in ("threads", "memory_bytes", "max_context", "max_sequences", "step_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                faults.append(f"{name} must be at least 1, not {value}")
+            if value is not None and (type(value) is not int or value < 1):
+                faults.append(f"{name} must be an integer of at least 1, not {value!r}")
+        if isinstance(self.disable_passes, str):
+            faults.append(f"disable_passes must be a sequence of names, not {self.disable_passes!r}")
         if faults:
             raise UsageError("; ".join(faults))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taut.engine.budget import available_bytes, grant
+from taut.engine.budget import PROCESS_BYTES, available_bytes, grant
 from taut.engine.kv_cache import KVLayout
 from taut.errors import MemoryBudgetError
 
@@ -59,8 +59,8 @@ def test_v1_with_its_unlimited_sentinel(tmp_path: Path) -> None:
 
 def test_what_is_left_becomes_cache() -> None:
     budget = grant(4 << 30, 2 << 30, 100 * MB, (LAYOUT, 8192, 16))
-    assert budget.weight_bytes + budget.activation_bytes + budget.kv_bytes <= 4 << 30
-    assert budget.kv_blocks == ((2 << 30) - 100 * MB) // LAYOUT.block_bytes
+    assert PROCESS_BYTES + budget.weight_bytes + budget.activation_bytes + budget.kv_bytes <= 4 << 30
+    assert budget.kv_blocks == ((2 << 30) - 100 * MB - PROCESS_BYTES) // LAYOUT.block_bytes
 
 
 def test_never_more_cache_than_can_be_used() -> None:
@@ -68,5 +68,7 @@ def test_never_more_cache_than_can_be_used() -> None:
 
 
 def test_refusal_says_how_much_is_missing() -> None:
-    with pytest.raises(MemoryBudgetError, match=r"weights 1\.71 GB .* the budget is 1\.00 GB: 0\.\d\d GB are missing"):
+    with pytest.raises(
+        MemoryBudgetError, match=r"process 134\.22 MB \+ weights 1\.71 GB .* the budget is 1\.00 GB: 8\d\d\.\d\d MB are missing"
+    ):
         grant(10**9, 1_710_000_000, 0, (LAYOUT, 8192, 16))

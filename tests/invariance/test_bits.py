@@ -14,6 +14,7 @@ import pytest
 import taut
 from taut.api import Model
 from taut.engine.batch import Part, concatenate
+from taut.engine.budget import PROCESS_BYTES
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from taut.scheduler.request import FinishedEvent, GenerateRequest, SamplingParams, TextEvent
 from taut.testing import pydoc_text
@@ -110,7 +111,7 @@ def test_preemption_changes_nothing() -> None:
     layout = roomy.engine.kv.layout  # type: ignore[union-attr]
     used = roomy.loaded.budget
     tight = taut.load(
-        "smollm2-135m", memory_bytes=used.weight_bytes + used.activation_bytes + (blocks + 1) * layout.block_bytes - 1
+        "smollm2-135m", memory_bytes=PROCESS_BYTES + used.weight_bytes + used.activation_bytes + blocks * layout.block_bytes
     )
     got = run_together(tight, requests)
     assert tight.loop.stats().preemptions > 0

@@ -84,7 +84,7 @@ class ModelOptions:
                 memory_bytes=self.memory,
                 max_context=self.max_context,
                 executor=self.executor.value,
-                disable_passes=tuple(self.disable_pass or ()),
+                disable_passes=tuple(name for names in self.disable_pass or () for name in names.split()),
                 exact=self.exact,
                 progress=report,
             )

@@ -10,7 +10,9 @@ from taut.engine.kv_cache import BLOCK_TOKENS, KVLayout, blocks_for
 from taut.errors import MemoryBudgetError
 
 # Left to the interpreter, the server, the tokenizer and the operating system when the budget is derived from what is free.
-RESERVE_BYTES = 512 << 20
+RESERVE_BYTES = 384 << 20
+# The process itself: interpreter, libraries, tokenizer, server, text in flight. Part of every budget, given or derived.
+PROCESS_BYTES = 128 << 20
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 
 
@@ -88,7 +90,7 @@ def grant(budget_bytes: int | None, weight_bytes: int, activation_bytes: int, kv
     MemoryBudgetError when not even one sequence of 256 tokens (or of the whole context, if shorter) fits, saying how much is missing.
     """
     total = budget_bytes if budget_bytes is not None else max(0, available_bytes() - RESERVE_BYTES)
-    left = total - weight_bytes - activation_bytes
+    left = total - weight_bytes - activation_bytes - PROCESS_BYTES
     if kv is None:
         _check(left, total, weight_bytes, activation_bytes, 0)
         return Budget(total, weight_bytes, activation_bytes, 0, 0)
@@ -102,8 +104,14 @@ def grant(budget_bytes: int | None, weight_bytes: int, activation_bytes: int, kv
 def _check(left: int, total: int, weights: int, activations: int, kv: int) -> None:
     if left < 0:
         raise MemoryBudgetError(
-            f"the model does not fit: weights {weights / 1e9:.2f} GB + activations {activations / 1e9:.2f} GB"
-            + (f" + the smallest KV cache {kv / 1e9:.2f} GB" if kv else "")
-            + f" = {(total - left) / 1e9:.2f} GB, the budget is {total / 1e9:.2f} GB: {-left / 1e9:.2f} GB are missing. "
-            "Raise --memory, choose --precision int8, or a smaller model"
+            f"the model does not fit: process {_size(PROCESS_BYTES)} + weights {_size(weights)} + activations {_size(activations)}"
+            + (f" + the smallest KV cache {_size(kv)}" if kv else "")
+            + f" = {_size(total - left)}, the budget is {_size(total)}: {_size(-left)} are missing. "
+            "Raise --memory, or choose a smaller model (int8 takes a quarter of fp32)"
         )
+
+
+def _size(count: int) -> str:
+    """Bytes for people: the unit follows the size."""
+    unit, name = next(((u, n) for u, n in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if count >= u), (1, "bytes"))
+    return f"{count / unit:.2f} {name}" if unit > 1 else f"{count} {name}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from taut.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -20,6 +23,28 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, 0.0, math.inf)
+        _check_number("top_p", self.top_p, 0.0, 1.0)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        _check_integer("top_k", self.top_k, least=0)
+        if self.seed is not None:
+            _check_integer("seed", self.seed)
+
+
+def _check_number(name: str, value: object, least: float, most: float) -> None:
+    """RequestError unless `value` is a finite number in [least, most]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not least <= value <= most:
+        limit = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise RequestError(f"{name} must be a finite number {limit}, not {value!r}", param=name)
+
+
+def _check_integer(name: str, value: object, least: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise RequestError(
+            f"{name} must be an integer{'' if least is None else f' of at least {least}'}, not {value!r}", param=name
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,11 @@ class GenerateRequest:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     choice: int = 0
+
+    def __post_init__(self) -> None:
+        _check_integer("max_tokens", self.max_tokens, least=1)
+        if bad := [stop for stop in self.stop if not isinstance(stop, str) or not stop]:
+            raise RequestError(f"a stop string must be text of at least one character, not {bad[0]!r}", param="stop")
 
 
 @dataclass(frozen=True)
