@@ -48,7 +48,12 @@ class Failure:
         return {"error": {"message": printable(self.message), "type": self.type, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+        return JSONResponse(self.body(), self.status, {**(CLOSE if self.status in BODY_UNREAD else {}), **self.headers})
+
+
+# Answers given before the body was read: the connection ends with them, or a client could hold it open with the rest of a body.
+BODY_UNREAD = frozenset({401, 403, 404, 405, 408, 411, 413, 415})
+CLOSE = {"connection": "close"}
 
 
 def printable(text: str) -> str:
