@@ -220,8 +220,8 @@ class Model:
         """One vector per text, (texts, embedding_dim). Texts longer than the context are an error unless `truncate`."""
         if self.kind != "encoder":
             raise RequestError(f"{self.name} is a decoder: it generates, it does not embed", param="model")
-        if isinstance(texts, str) or not all(isinstance(text, str) and text for text in texts):
-            raise RequestError("embed takes a list of texts, none of them empty", param="input")
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise RequestError("embed takes a list of texts", param="input")
         vectors = [self._embed(texts[i : i + EMBED_WINDOW], truncate) for i in range(0, len(texts), EMBED_WINDOW)]
         return np.concatenate(vectors) if vectors else np.zeros((0, self.embedding_dim or 0), np.float32)
 
