@@ -14,7 +14,7 @@ from taut.engine.budget import Budget, grant
 from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
-from taut.graph import Graph, to_text
+from taut.graph import Graph
 from taut.kernels.table import select
 from taut.models import BuiltModel
 from taut.plan.weights import WeightStore, store_bytes
@@ -88,9 +88,6 @@ class Loaded:
             lines.append(f"\n{kernel.name} (requires {', '.join(kernel.requires) or 'nothing'}) {rows}")
         return "\n".join(lines)
 
-    def graph_text(self) -> str:
-        return to_text(self.graph)
-
     def close(self) -> None:
         self.checkpoint.close()
 
@@ -129,7 +126,7 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
-    limits = Limits(built.context_len, max(config.step_tokens, built.context_len * (kv is None)), running=config.max_sequences)
+    limits = Limits(built.context_len, _step_tokens(config, built), running=config.max_sequences)
     scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))
     tokenizer = checkpoint.tokenizer
     stream = tokenizer.stream if tokenizer is not None else None
@@ -151,10 +148,14 @@ def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:
     return KVLayout(built.layers, built.kv_heads, built.head_dim, "int8" if config.precision == "int8" else "fp32")
 
 
+def _step_tokens(config: LoadConfig, built: BuiltModel) -> int:
+    """Most tokens of one step: an encoder's sequence is never cut, so one must fit whole."""
+    return max(config.step_tokens, built.context_len) if built.kind == "encoder" else config.step_tokens
+
+
 def _grant(config: LoadConfig, built: BuiltModel, graph: Graph, made: plan.Plan) -> Budget:
-    tokens = max(config.step_tokens, built.context_len) if built.kind == "encoder" else config.step_tokens
     bytes_ = made.space_bytes
-    activation = bytes_["tokens"] * tokens + (bytes_["rows"] + bytes_["sequences"]) * config.max_sequences
+    activation = bytes_["tokens"] * _step_tokens(config, built) + (bytes_["rows"] + bytes_["sequences"]) * config.max_sequences
     kv = (_kv_layout(config, built), built.context_len, config.max_sequences) if built.kind == "decoder" else None
     return grant(config.memory_bytes, store_bytes(graph), activation, kv)
 

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +39,9 @@ class Runtime:
         return native.memory(size).array()[:size]
 
     @property
-    def pack_q8(self) -> Callable[..., Any] | None:
-        """The native int8 packer on these threads, or None where this build has none."""
-        return functools.partial(native.pack_q8, pool=self.pool) if native.function("pack_q8") else None
+    def pack_q8(self) -> Callable[..., None]:
+        """The native int8 packer on these threads."""
+        return functools.partial(native.pack_q8, pool=self.pool)
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}

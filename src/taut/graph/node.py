@@ -51,9 +51,6 @@ class Node:
         for node in self.origin:
             yield from node.decompose()
 
-    def with_attrs(self, **changes: Attr) -> Node:
-        return replace(self, attrs=MappingProxyType({**self.attrs, **changes}))
-
 
 @dataclass(frozen=True)
 class Graph:

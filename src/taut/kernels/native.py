@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -103,11 +103,6 @@ def thread_pool(num_threads: int) -> ThreadPool:
 def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[str, int]) -> Program:
     """An empty program; `space_bytes` are arena bytes per token, row and sequence, `kv` the pool's address and geometry or empty."""
     return cast(Program, module().Program(isa, pool, list(space_bytes), dict(kv)))
-
-
-def function(name: str) -> Callable[..., Any] | None:
-    """A function of the native module, or None where this build has none."""
-    return getattr(module(), name, None)
 
 
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
