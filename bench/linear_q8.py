@@ -37,7 +37,7 @@ class Linear:
     def __init__(self, machine: Runtime, rows: int, k: int, n: int, copies: int = 1) -> None:
         self.machine, self.n, self.cut = machine, n, int8.pieces(k, GROUP)
         rng = np.random.default_rng(0)
-        self.layout = int8.row_layout(k, GROUP, machine.act_bytes)
+        self.layout = int8.row_layout(k, GROUP)
         laid_out = int8.write_rows(*int8.quantize_rows(rng.standard_normal((rows, k), np.float32), GROUP), self.layout)
         self.x = self._huge(laid_out)
         self.w = machine.allocate(copies * n * k).reshape(copies, n * k)

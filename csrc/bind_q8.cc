@@ -13,6 +13,7 @@
 #include "dispatch.h"
 #include "limit_probe.h"
 #include "pack_q8.h"
+#include "run_linear_q8.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -117,12 +118,16 @@ void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32
               rows.back() <= static_cast<int64_t>(y.shape(0)),
           "linear_q8: rows must be ascending cuts inside y");
   const KernelTable& table = kernels(isa);
-  const int64_t panels = panels_of(a.n), spans = static_cast<int64_t>(rows.size()) - 1;
   const nb::gil_scoped_release release;
-  for_each(pool.get(), panels * spans, [&](int64_t i, int) {
-    const int64_t panel = i / spans, span = i % spans;
-    table.linear_q8(a, rows[static_cast<size_t>(span)], rows[static_cast<size_t>(span) + 1], panel, panel + 1);
-  });
+  std::shared_ptr<ThreadPool> threads = pool ? pool : std::make_shared<ThreadPool>(1);
+  const std::lock_guard lock(threads->running);
+  threads->reserve_scratch((table.linear_q8_scratch(a.pieces.k, a.pieces.count) + 3) / 4);
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    LinearQ8 span = a;
+    span.x += rows[i] * a.x_row_bytes;
+    span.y += rows[i] * (a.y_row_bytes / 4);
+    run_linear_q8(table, *threads, nullptr, span, rows[i + 1] - rows[i]);
+  }
 }
 
 }  // namespace
@@ -135,7 +140,7 @@ void bind_q8(nb::module_& m) {
         "does; only panels of 64 rows in [panel_begin, panel_end). ValueError where a weight is not finite.");
   m.def("linear_q8", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a,
         "y"_a, "activation"_a = 0, "rows"_a, "pool"_a = nb::none(), "isa"_a = "",
-        "The int8 linear kernel on laid-out rows, one call per panel and per span of the row cuts `rows`");
+        "The int8 linear kernel on laid-out rows, span by span of the row cuts `rows`");
   nb::class_<LimitProbe>(m, "LimitProbe", "Measures the machine's ceilings; every call takes about `seconds`")
       .def(
           "__init__",

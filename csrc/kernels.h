@@ -164,7 +164,6 @@ using NormalizeFn = void (*)(const Elementwise&, int64_t row_begin, int64_t row_
 
 struct KernelTable {
   const char* isa;
-  int32_t act_bytes;  // bytes of a quantized activation
   int32_t tile_rows;  // rows of a linear's register tile: work is split at multiples of it
 #define TAUT_KERNEL(type, name) type name;
 #include "kernels.def"
@@ -172,6 +171,7 @@ struct KernelTable {
   // Query rows (tokens x heads of the group) that one attention call takes at most, and the floats of scratch that it needs.
   int32_t attention_rows;
   int64_t (*attention_scratch)(int64_t head_dim, int64_t group);
+  int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);  // bytes
 };
 
 // ISAs from the plainest to the widest.

@@ -30,6 +30,8 @@ struct LinearQ8 {
 };
 
 // Rows [row_begin, row_end) x 64-column panels [panel_begin, panel_end). Any split of the work gives the same bits.
-using LinearQ8Fn = void (*)(const LinearQ8&, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end);
+// `scratch`: linear_q8_scratch(K, pieces) bytes of the kernel table, 64-byte aligned.
+using LinearQ8Fn = void (*)(const LinearQ8&, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
+                            void* scratch);
 
 }  // namespace taut

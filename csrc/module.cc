@@ -128,10 +128,6 @@ NB_MODULE(_native, m) {
   m.def(
       "select_isa", [](const std::string& isa) { return std::string(kernels(isa).isa); }, "isa"_a = "",
       "The ISA that `isa` (empty: TAUT_ISA, else the widest) stands for; IsaError when it cannot run");
-  m.def(
-      "act_bytes", [](const std::string& isa) { return kernels(isa).act_bytes; }, "isa"_a = "",
-      "Bytes of a quantized activation");
-
   nb::class_<Memory>(m, "Memory")
       .def(nb::init<size_t, bool>(), "bytes"_a, "huge_pages"_a = true)
       .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<uint64_t>(memory.data()); })

@@ -3,7 +3,9 @@
 #include <functional>
 #include <stdexcept>
 
+#include "linear_split.h"
 #include "program.h"
+#include "run_linear_q8.h"
 
 namespace taut {
 namespace {
@@ -55,24 +57,6 @@ struct QuantizedLayout {
   }
 };
 
-// Rows x panels of a linear. Items next to each other share their rows, which stay in L2 while the panels stream.
-template <typename Kernel, typename Args>
-void run_linear(const Run& run, Kernel kernel, const Args& args, int64_t rows, int64_t n, int64_t block_tiles) {
-  if (rows == 0) {
-    return;
-  }
-  const int64_t tile = run.kernels.tile_rows, limit = tile * block_tiles, panels = (n + kPanelColumns - 1) / kPanelColumns;
-  const int64_t blocks = (rows + limit - 1) / limit, even = (rows + blocks - 1) / blocks;
-  const int64_t block = blocks == 1 ? rows : (even + tile - 1) / tile * tile, num_blocks = (rows + block - 1) / block;
-  const int64_t items_wanted = 8 * static_cast<int64_t>(run.pool.size());
-  const int64_t chunk = std::max<int64_t>(1, std::min<int64_t>(4, panels * num_blocks / items_wanted));
-  const int64_t chunks = (panels + chunk - 1) / chunk;
-  run.pool.run(num_blocks * chunks, run.abort, [&](int64_t item, int) {
-    const int64_t row = item / chunks * block, panel = item % chunks * chunk;
-    kernel(args, row, std::min(row + block, rows), panel, std::min(panel + chunk, panels));
-  });
-}
-
 class LinearF32Op : public Op {
  public:
   explicit LinearF32Op(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)) {
@@ -92,7 +76,13 @@ class LinearF32Op : public Op {
     a.x_row_bytes = x_.row_bytes;
     a.y = run.rows(y_).data;
     a.y_row_bytes = y_.row_bytes;
-    run_linear(run, run.kernels.linear_f32, a, run.count[y_.space], a.n, 8);
+    const int64_t tile = run.kernels.tile_rows;
+    const LinearSplit split(run.count[y_.space], a.n, tile, 8 * tile, 4, run.pool.size());
+    run.pool.run(split.items, run.abort, [&](int64_t item, int) {
+      split.at(item, [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+        run.kernels.linear_f32(a, row, row_end, panel, panel_end);
+      });
+    });
   }
 
  private:
@@ -117,7 +107,10 @@ class LinearQ8Op : public Op {
     a.x_row_bytes = x_.row_bytes;
     a.y = run.rows(y_).data;
     a.y_row_bytes = y_.row_bytes;
-    run_linear(run, run.kernels.linear_q8, a, run.count[y_.space], a.n, 16);
+    run_linear_q8(run.kernels, run.pool, run.abort, a, run.count[y_.space]);
+  }
+  int64_t scratch_floats(const KernelTable& kernels) const override {
+    return (kernels.linear_q8_scratch(layout_.rows.pieces.k, layout_.rows.pieces.count) + 3) / 4;
   }
 
  private:

@@ -2,7 +2,7 @@
 //
 // K inputs are cut into pieces; a piece lies inside one scale group and one canonical segment (quant/schemes/int8.py draws the cuts).
 // A row is
-//     values   K_padded integers q in [-127, 127]; int8, or int16 where the ISA multiplies int16 (AVX2); zero beyond K
+//     values   K_padded integers int8 q in [-127, 127]; zero beyond K
 //     scales   float32 per piece, at byte scales_offset (a multiple of 64); x ~ q * scale
 //     sums     int32 per piece, right after the scales: -128 * sum of the piece's q (weights are stored as w + 128)
 // Rows are 64-byte aligned and row_bytes apart.

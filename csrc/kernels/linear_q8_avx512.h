@@ -33,13 +33,9 @@ inline __m512i broadcast4(const uint8_t* x) {
 }
 
 struct Avx512 {
-  static constexpr int kActBytes = 1;
   static constexpr int kGroupTiles = 4;
   static constexpr int kSingleK = 4096, kSharedK = 128;  // shared: 8 KB of weights stay in L1 for the other tiles
-  static constexpr int kWideBytes = 1, kWideTiles = 0, kWideColumns = kPanel, kWideK = 0;  // weights are used as packed
   static constexpr int kRegisters = 4;
-
-  static void widen(const uint8_t*, int32_t, uint8_t*) {}
 
   template <int R>
   [[gnu::always_inline]] static inline void start(const LinearQ8& a, const Part& part, const int32_t* dots,
@@ -113,7 +109,7 @@ struct Avx512 {
     finish<R>(a, part, t.acc, t.dots, dot);
   }
 
-  template <int R, int kPath>
+  template <int R>
   [[gnu::noinline]] static void tile(const LinearQ8& a, const Span& s, const Tile& t) {
     const int lines = t.fetch_end - t.fetch_begin;
     for (int32_t piece = s.first_piece; piece <= s.last_piece; ++piece) {

@@ -2,8 +2,9 @@
 //
 // Rows are cut into balanced tiles of at most kTileRows (never one slow tail), tiles into groups of at most Isa::kGroupTiles. A group
 // walks its panel span by span, so that the span's weights come from memory once and stay in L1 for the group's other tiles.
-// An ISA whose multiply takes int16 widens a span's weights first when a group is large enough to pay for it.
 #pragma once
+#include <array>
+
 #include "linear_q8.h"
 #include "simd/math.h"
 
@@ -22,7 +23,7 @@ struct Span {
 // One tile of rows over one span. Rows are a.x_row_bytes apart; acc and dots have kPanel columns per row.
 struct Tile {
   const uint8_t* x;            // row 0
-  const uint8_t* w;            // the span's weights: packed, or widened by the ISA
+  const uint8_t* w;            // the span's packed weights
   float* acc;                  // sums of the segment
   int32_t* dots;               // carries the dot product where the span holds a part of a piece
   int fetch_begin, fetch_end;  // quarters of a later span that this tile prefetches
@@ -52,33 +53,50 @@ inline Span next_span(const Pieces& pieces, int32_t begin, int32_t piece, int32_
   return s;
 }
 
-// Scale, bias and activation of one row's (s0 + s1) + (s2 + s3); columns beyond n are not written.
-inline void store_row(const LinearQ8& a, int64_t row, int64_t panel, const float* s01, const float* s2, const float* s3) {
+// Scale, bias and activation of 16 columns of one row's (s0 + s1) + (s2 + s3); columns beyond n are not written.
+inline void store_columns(const LinearQ8& a, int64_t row, int64_t column, const float* s01, const float* s2, const float* s3) {
+  if (column >= a.n) return;
   float* y = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(a.y) + row * a.y_row_bytes);
-  for (int i = 0; i < kPanel; i += 16) {
-    const int64_t column = panel * kPanel + i;
-    if (column >= a.n) break;
-    const f32x16 sum = add(load(s01 + i), add(load(s2 + i), load(s3 + i))), scale = load(a.w_scale + column);
-    const f32x16 scaled = a.bias ? fma(sum, scale, load(a.bias + column)) : mul(sum, scale);
-    store_n(y + column, activate(scaled, a.activation), a.n - column);
-  }
+  const f32x16 sum = add(load(s01), add(load(s2), load(s3))), scale = load(a.w_scale + column);
+  const f32x16 scaled = a.bias ? fma(sum, scale, load(a.bias + column)) : mul(sum, scale);
+  store_n(y + column, activate(scaled, a.activation), a.n - column);
 }
 
-template <class Isa, int kPath>
+template <class Isa>
 void run_tile(int64_t rows, const LinearQ8& a, const Span& s, const Tile& t) {
   switch (rows) {
     case 1:
-      return Isa::template tile<1, kPath>(a, s, t);
+      return Isa::template tile<1>(a, s, t);
     case 2:
-      return Isa::template tile<2, kPath>(a, s, t);
+      return Isa::template tile<2>(a, s, t);
     case 3:
-      return Isa::template tile<3, kPath>(a, s, t);
+      return Isa::template tile<3>(a, s, t);
     case 4:
-      return Isa::template tile<4, kPath>(a, s, t);
+      return Isa::template tile<4>(a, s, t);
     case 5:
-      return Isa::template tile<5, kPath>(a, s, t);
+      return Isa::template tile<5>(a, s, t);
     default:
-      return Isa::template tile<6, kPath>(a, s, t);
+      return Isa::template tile<6>(a, s, t);
+  }
+}
+
+// Canonical sums of num_values outputs: run_span(span, sums) adds one span's products to the sums of its segment. Leaves s0 + s1 in
+// acc[0], s2 in acc[1] and s3 in acc[2].
+template <class RunSpan>
+void sum_segments(const Pieces& pieces, int32_t max_k, const std::array<float*, 3>& acc, int64_t num_values, RunSpan run_span) {
+  for (int i = 0; i < 4; ++i) {
+    float* sums = acc[i == 0 ? 0 : i == 3 ? 2 : 1];
+    for (int64_t v = 0; v < num_values; ++v) sums[v] = 0.0f;
+    const int32_t last = pieces.segment[i + 1] - 1;
+    for (int32_t piece = pieces.segment[i], k = pieces.begin[piece]; piece <= last;) {
+      const Span s = next_span(pieces, k, piece, last, max_k);
+      run_span(s, sums);
+      k = s.end;
+      piece = s.last_piece + (s.end == pieces.begin[s.last_piece + 1]);
+    }
+    if (i == 1) {
+      for (int64_t v = 0; v < num_values; ++v) acc[0][v] += acc[1][v];
+    }
   }
 }
 
@@ -93,11 +111,9 @@ struct Group {
   int64_t row[Isa::kGroupTiles + 1];
   alignas(64) float acc[3][kValues];
   alignas(64) int32_t dots[kValues];
-  alignas(64) uint8_t wide[Isa::kWideBytes];
 
   Group(const LinearQ8& args, bool first_of_panel) : a(args), streams(first_of_panel) {}
 
-  bool is_wide() const { return Isa::kWideBytes > 1 && tiles >= Isa::kWideTiles; }
   const uint8_t* x(int t) const { return a.x + row[t] * a.x_row_bytes; }
 
   Tile tile(int t, const uint8_t* w, float* sums) {
@@ -107,41 +123,19 @@ struct Group {
 
   void run_span(const Span& s, const uint8_t* panel, float* sums) {
     const uint8_t* w = panel + int64_t(s.begin) * kPanel;
-    if (!is_wide()) {
-      for (int t = 0; t < tiles; ++t) run_tile<Isa, 0>(row[t + 1] - row[t], a, s, tile(t, w, sums));
-      return;
-    }
-    for (int column = 0; column < kPanel; column += Isa::kWideColumns) {
-      Isa::widen(w + column * 4, (s.end - s.begin) / 4, wide);
-      for (int t = 0; t < tiles; ++t) {
-        Tile strip = tile(t, wide, sums + column);
-        strip.dots += column;
-        run_tile<Isa, 1>(row[t + 1] - row[t], a, s, strip);
-      }
-    }
+    for (int t = 0; t < tiles; ++t) run_tile<Isa>(row[t + 1] - row[t], a, s, tile(t, w, sums));
   }
 
   void run_panel(int64_t panel) {
     const uint8_t* w = a.w + panel * kPanel * a.pieces.k;
-    const int64_t num_values = (row[tiles] - row[0]) * kPanel;
-    const int32_t max_k = is_wide() ? Isa::kWideK : tiles > 1 ? Isa::kSharedK : Isa::kSingleK;
-    for (int i = 0; i < 4; ++i) {
-      float* sums = acc[i == 0 ? 0 : i == 3 ? 2 : 1];
-      for (int64_t v = 0; v < num_values; ++v) sums[v] = 0.0f;
-      const int32_t last = a.pieces.segment[i + 1] - 1;
-      for (int32_t piece = a.pieces.segment[i], k = a.pieces.begin[piece]; piece <= last;) {
-        const Span s = next_span(a.pieces, k, piece, last, max_k);
-        run_span(s, w, sums);
-        k = s.end;
-        piece = s.last_piece + (s.end == a.pieces.begin[s.last_piece + 1]);
-      }
-      if (i == 1) {
-        for (int64_t v = 0; v < num_values; ++v) acc[0][v] += acc[1][v];
-      }
-    }
+    const int32_t max_k = tiles > 1 ? Isa::kSharedK : Isa::kSingleK;
+    sum_segments(a.pieces, max_k, {acc[0], acc[1], acc[2]}, (row[tiles] - row[0]) * kPanel,
+                 [&](const Span& s, float* sums) { run_span(s, w, sums); });
     for (int64_t r = row[0]; r < row[tiles]; ++r) {
-      const int64_t v = (r - row[0]) * kPanel;
-      store_row(a, r, panel, acc[0] + v, acc[1] + v, acc[2] + v);
+      for (int64_t i = 0; i < kPanel; i += 16) {
+        const int64_t v = (r - row[0]) * kPanel + i;
+        store_columns(a, r, panel * kPanel + i, acc[0] + v, acc[1] + v, acc[2] + v);
+      }
     }
   }
 };

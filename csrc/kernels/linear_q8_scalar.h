@@ -6,12 +6,8 @@ namespace taut::TAUT_ISA_NS {
 namespace {
 
 struct Scalar {
-  static constexpr int kActBytes = 1;
   static constexpr int kGroupTiles = 4;
   static constexpr int kSingleK = 256, kSharedK = 256;
-  static constexpr int kWideBytes = 1, kWideTiles = 0, kWideColumns = kPanel, kWideK = 0;  // weights are used as packed
-
-  static void widen(const uint8_t*, int32_t, uint8_t*) {}
 
   static void row(const int8_t* x, const uint8_t* w, int32_t quads, int32_t* dots) {
     for (int32_t q = 0; q < quads; ++q, x += 4, w += kPanel * 4) {
@@ -22,7 +18,7 @@ struct Scalar {
     }
   }
 
-  template <int R, int kPath>
+  template <int R>
   static void tile(const LinearQ8& a, const Span& s, const Tile& t) {
     for (int32_t piece = s.first_piece; piece <= s.last_piece; ++piece) {
       const Part part = part_of(a, s, t, piece);

@@ -8,14 +8,6 @@
 
 namespace taut::TAUT_ISA_NS {
 
-#if defined(TAUT_ISA_avx2)
-using Quantized = int16_t;
-TAUT_FN void store_quantized(int16_t* p, i32x16 v) { store_i16(p, v); }
-#else
-using Quantized = int8_t;
-TAUT_FN void store_quantized(int8_t* p, i32x16 v) { store_i8(p, v); }
-#endif
-
 struct Scale {
   float scale, inverse;
 };
@@ -38,17 +30,17 @@ TAUT_FN int32_t absmax_bits(const float* x, int64_t n) {
 }
 
 // q of n values into `out`; returns their sum. `inverse` 0 gives zeros whatever x holds.
-TAUT_FN int32_t quantize_span(const float* x, int64_t n, float inverse, Quantized* out) {
+TAUT_FN int32_t quantize_span(const float* x, int64_t n, float inverse, int8_t* out) {
   const f32x16 scale = set1(inverse);
   i32x16 sum = set1_i32(0);
   for (int64_t i = 0; i < n; i += 16) {
     const i32x16 q = inverse == 0.0f ? set1_i32(0) : round_to_i32(mul(load_n(x + i, n - i), scale));
     sum = add_i32(sum, q);
     if (n - i >= 16) {
-      store_quantized(out + i, q);
+      store_i8(out + i, q);
     } else {
-      Quantized tail[16];
-      store_quantized(tail, q);
+      int8_t tail[16];
+      store_i8(tail, q);
       for (int64_t j = 0; j < n - i; ++j) {
         out[i + j] = tail[j];
       }
@@ -60,7 +52,7 @@ TAUT_FN int32_t quantize_span(const float* x, int64_t n, float inverse, Quantize
 // x: rows.features values.
 TAUT_FN void quantize_row(const float* x, const QuantizedRows& rows, int64_t row) {
   uint8_t* base = rows.data + row * rows.row_bytes;
-  Quantized* values = reinterpret_cast<Quantized*>(base);
+  int8_t* values = reinterpret_cast<int8_t*>(base);
   float* scales = reinterpret_cast<float*>(base + rows.scales_offset);
   int32_t* sums = reinterpret_cast<int32_t*>(scales + rows.pieces.count);
   const int32_t* begin = rows.pieces.begin;

@@ -15,25 +15,21 @@ struct Pointee<T*> {
 #include "kernels.def"
 #undef TAUT_KERNEL
 int64_t attention_scratch(int64_t head_dim, int64_t group);
+int64_t linear_q8_scratch(int64_t k, int64_t pieces);
 
 #define TAUT_STRING_(x) #x
 #define TAUT_STRING(x) TAUT_STRING_(x)
-#if defined(TAUT_ISA_avx2)
-constexpr int32_t kActBytes = 2;
-#else
-constexpr int32_t kActBytes = 1;
-#endif
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
     TAUT_STRING(TAUT_ISA_NS),
-    kActBytes,
     kTileRows,
 #define TAUT_KERNEL(type, name) name,
 #include "kernels.def"
 #undef TAUT_KERNEL
     kQueryRows,
     attention_scratch,
+    linear_q8_scratch,
 };
 
 }  // namespace taut::TAUT_ISA_NS

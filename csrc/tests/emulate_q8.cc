@@ -8,10 +8,10 @@
 #include "linear_q8.h"
 
 namespace taut::scalar {
-void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t);
+void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
 }
 namespace taut::avx512 {
-void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t);
+void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
 }
 
 namespace {
@@ -85,11 +85,11 @@ bool matches(int rows, int k, int n, int group, bool bias, bool extreme) {
   a.bias = bias ? reinterpret_cast<float*>(shift.data) : nullptr;
   a.y_row_bytes = n * 4, a.n = n;
   a.y = reinterpret_cast<float*>(y0.data);
-  taut::scalar::linear_q8(a, 0, rows, 0, panels);
+  taut::scalar::linear_q8(a, 0, rows, 0, panels, nullptr);
   a.y = reinterpret_cast<float*>(y1.data);
   const int half = rows / 2;  // in two parts: any split gives the same bits
-  taut::avx512::linear_q8(a, half, rows, 0, panels);
-  taut::avx512::linear_q8(a, 0, half, 0, panels);
+  taut::avx512::linear_q8(a, half, rows, 0, panels, nullptr);
+  taut::avx512::linear_q8(a, 0, half, 0, panels, nullptr);
   if (std::memcmp(y0.data, y1.data, size_t(rows) * n * 4) == 0) return true;
   std::printf("differs: rows %d k %d n %d group %d bias %d extreme %d\n", rows, k, n, group, bias, extreme);
   return false;

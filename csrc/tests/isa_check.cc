@@ -92,23 +92,20 @@ Pieces Cuts::pieces() const {
 }
 
 QuantizedRows QuantizedOut::args() {
-  return {bytes.data(),  cuts.row_bytes(act_bytes), cuts.scales_offset(act_bytes), cuts.inputs,
-          cuts.pieces(), cuts.groups.data()};
+  return {bytes.data(), cuts.row_bytes(), cuts.scales_offset(), cuts.inputs, cuts.pieces(), cuts.groups.data()};
 }
 
 // Values, scales and sums, then how many of the other bytes were written.
 Words QuantizedOut::words() const {
   Words w;
-  const int64_t row_bytes = cuts.row_bytes(act_bytes), scales = cuts.scales_offset(act_bytes), end = scales + 8 * cuts.count();
+  const int64_t row_bytes = cuts.row_bytes(), scales = cuts.scales_offset(), end = scales + 8 * cuts.count();
   for (int64_t r = 0; r < rows; ++r) {
     const uint8_t* row = bytes.data() + r * row_bytes;
     for (int32_t i = 0; i < cuts.k; ++i) {
-      int16_t wide;
-      std::memcpy(&wide, row + i * 2, 2);
-      w.push_back(static_cast<uint32_t>(act_bytes == 2 ? wide : static_cast<int8_t>(row[i])));
+      w.push_back(static_cast<uint32_t>(static_cast<int8_t>(row[i])));
     }
     uint32_t written = 0;
-    for (int64_t i = cuts.k * act_bytes; i < row_bytes; ++i) {
+    for (int64_t i = cuts.k; i < row_bytes; ++i) {
       written += (i < scales || i >= end) && row[i] != Bytes::kPattern;
     }
     w.push_back(written);

@@ -85,8 +85,8 @@ struct Floats {
 struct Cuts {
   Cuts(int32_t num_inputs, int32_t group);
   Pieces pieces() const;
-  int32_t scales_offset(int32_t act_bytes) const { return (k * act_bytes + 63) / 64 * 64; }
-  int64_t row_bytes(int32_t act_bytes) const { return (scales_offset(act_bytes) + 8 * count() + 63) / 64 * 64; }
+  int32_t scales_offset() const { return (k + 63) / 64 * 64; }
+  int64_t row_bytes() const { return (scales_offset() + 8 * count() + 63) / 64 * 64; }
   int32_t count() const { return static_cast<int32_t>(begin.size()) - 1; }
 
   int32_t inputs, k;
@@ -94,15 +94,14 @@ struct Cuts {
   int32_t segment[5] = {0, 0, 0, 0, 0};
 };
 
-// Rows that a kernel quantizes into, and what they hold whatever the ISA's width of an activation.
+// Rows that a kernel quantizes into, and what they hold.
 struct QuantizedOut {
-  QuantizedOut(const Cuts& c, int64_t num_rows, const KernelTable& table)
-      : cuts(c), act_bytes(table.act_bytes), rows(num_rows), bytes(static_cast<size_t>(num_rows * c.row_bytes(act_bytes))) {}
+  QuantizedOut(const Cuts& c, int64_t num_rows)
+      : cuts(c), rows(num_rows), bytes(static_cast<size_t>(num_rows * c.row_bytes())) {}
   QuantizedRows args();
   Words words() const;
 
   const Cuts& cuts;
-  int32_t act_bytes;
   int64_t rows;
   Bytes bytes;
 };

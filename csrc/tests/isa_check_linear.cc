@@ -41,11 +41,11 @@ struct Q8Data {
     }
   }
 
-  Bytes rows_for(int32_t act_bytes, int rows) const {
-    Bytes x(static_cast<size_t>(rows * cuts.row_bytes(act_bytes)));
+  Bytes rows_for(int rows) const {
+    Bytes x(static_cast<size_t>(rows * cuts.row_bytes()));
     for (int r = 0; r < rows; ++r) {
-      uint8_t* row = x.data() + r * cuts.row_bytes(act_bytes);
-      float* scale = reinterpret_cast<float*>(row + cuts.scales_offset(act_bytes));
+      uint8_t* row = x.data() + r * cuts.row_bytes();
+      float* scale = reinterpret_cast<float*>(row + cuts.scales_offset());
       int32_t* sum = reinterpret_cast<int32_t*>(scale + cuts.count());
       for (int32_t p = 0; p < cuts.count(); ++p) {
         scale[p] = scales[static_cast<size_t>(r * cuts.count() + p)];
@@ -53,11 +53,7 @@ struct Q8Data {
         for (int32_t i = cuts.begin[static_cast<size_t>(p)]; i < cuts.begin[static_cast<size_t>(p) + 1]; ++i) {
           const int8_t value = q[static_cast<size_t>(r * cuts.k + i)];
           sum[p] -= 128 * value;
-          if (act_bytes == 2) {
-            reinterpret_cast<int16_t*>(row)[i] = value;
-          } else {
-            reinterpret_cast<int8_t*>(row)[i] = value;
-          }
+          reinterpret_cast<int8_t*>(row)[i] = value;
         }
       }
     }
@@ -92,14 +88,20 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
   check.same(text("linear_q8 rows %d n %d k %d group %d fill %d activation %d bias %d parts %d", c.rows, c.n, c.k, c.group,
                   int(c.fill), int(c.activation), c.bias, splits),
              [&](const KernelTable& table) {
-               const Bytes x = data.rows_for(table.act_bytes, c.rows);
+               const Bytes x = data.rows_for(c.rows);
                Floats y(c.rows, c.n, 3);
                LinearQ8 a;
-               a.x = x.data(), a.x_row_bytes = data.cuts.row_bytes(table.act_bytes);
-               a.scales_offset = data.cuts.scales_offset(table.act_bytes), a.pieces = data.cuts.pieces();
+               a.x = x.data(), a.x_row_bytes = data.cuts.row_bytes();
+               a.scales_offset = data.cuts.scales_offset(), a.pieces = data.cuts.pieces();
                a.w = data.w.data(), a.w_scale = data.w_scale.data(), a.bias = c.bias ? data.bias.data() : nullptr;
                a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.n, a.activation = c.activation;
-               in_parts(check.is_reference(table) || !splits, table.linear_q8, a, c.rows, data.panels);
+               Bytes scratch(static_cast<size_t>(table.linear_q8_scratch(a.pieces.k, a.pieces.count)) + 1);
+               in_parts(
+                   check.is_reference(table) || !splits,
+                   [&](const LinearQ8& args, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+                     table.linear_q8(args, row, row_end, panel, panel_end, scratch.data());
+                   },
+                   a, c.rows, data.panels);
                return y.words();
              });
 }
@@ -214,7 +216,7 @@ void check_quantize(Check& check) {
       }
       x.data()[4 * x.row_bytes / 4] = 127.0f;
       check.same(text("quantize features %d group %d values %d", features, group, int(values)), [&](const KernelTable& table) {
-        QuantizedOut out(cuts, 9, table);
+        QuantizedOut out(cuts, 9);
         table.quantize({x.in(), out.args()}, 0, 9);
         return out.words();
       });

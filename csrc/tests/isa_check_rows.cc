@@ -28,7 +28,7 @@ void norm_case(Check& check, const NormCase& c, uint64_t seed) {
                   c.layer, c.features, c.width, c.group, c.residual, c.sum, c.out, c.quantized, c.bias, int(c.values)),
              [&](const KernelTable& table) {
                Floats sum(kRows, c.features, 2), out(kRows, c.features, 5), scratch(2, c.features + 16);
-               QuantizedOut quantized(cuts, kRows, table);
+               QuantizedOut quantized(cuts, kRows);
                Norm p;
                p.layer = c.layer, p.x = x.in(), p.gain = gain.data(), p.bias = c.bias ? bias.data() : nullptr;
                p.features = c.features, p.width = c.width, p.eps = 1e-5f;
@@ -132,7 +132,7 @@ void check_swiglu(Check& check) {
                           int(activation)),
                      [&](const KernelTable& table) {
                        Floats out(kRows, features, 2), scratch(1, features + 16);
-                       QuantizedOut quantized(cuts, kRows, table);
+                       QuantizedOut quantized(cuts, kRows);
                        Swiglu p;
                        p.x = x.in(), p.features = features, p.activation = activation;
                        if (fused & 1) p.out = out.out();

@@ -141,7 +141,7 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
     from taut.engine.runtime import runtime
 
     machine = runtime(config.threads)
-    return machine, plan.Target(machine.isa, machine.act_bytes)
+    return machine, plan.Target(machine.isa)
 
 
 def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:

@@ -88,12 +88,12 @@ def pack(kind: str, w: Floats) -> tuple[PackedWeight, Any]:
     return PackedWeight("table", w.shape, w), w
 
 
-def make_plan(case: Case, act_bytes: int) -> Plan:
+def make_plan(case: Case) -> Plan:
     offsets = {"tokens": 0, "rows": 0, "sequences": 0}
 
     def place(name: str, space: str, features: int, dtype: str) -> View:
         if dtype == "q8":
-            size, column = int8.quantized_row_bytes(features, case.attrs["group"], act_bytes), 0
+            size, column = int8.quantized_row_bytes(features, case.attrs["group"]), 0
         else:
             size, column = int8.round_up(4 * (LEFT + features + RIGHT), 64), LEFT
         buffer = Buffer(space, offsets[space], size)  # type: ignore[arg-type]
@@ -130,8 +130,7 @@ def run_plan(plan: Plan, data: Data, machine: Runtime, kv: KVPool | None = None)
 
 
 def run_case(case: Case, data: Data, isa: str, threads: int = 1) -> list[NDArray[Any]]:
-    machine = runtime(isa, threads)
-    return run_plan(make_plan(case, machine.act_bytes), data, machine)
+    return run_plan(make_plan(case), data, runtime(isa, threads))
 
 
 def reference(case: Case, data: Data) -> list[Any]:
@@ -153,10 +152,10 @@ def reference(case: Case, data: Data) -> list[Any]:
     return [*outputs, y]
 
 
-def quantized_parts(rows: NDArray[np.uint8], k: int, group: int, act_bytes: int) -> tuple[Any, Any, Any]:
+def quantized_parts(rows: NDArray[np.uint8], k: int, group: int) -> tuple[Any, Any, Any]:
     """(q, scales, sums) of raw quantized rows."""
-    layout = int8.row_layout(k, group, act_bytes)
-    q = rows[:, : layout.values_bytes].copy().view(np.int8 if act_bytes == 1 else np.int16)
+    layout = int8.row_layout(k, group)
+    q = rows[:, : layout.values_bytes].copy().view(np.int8)
     scales = rows[:, layout.scales_offset : layout.sums_offset].copy().view(np.float32)
     sums = rows[:, layout.sums_offset : layout.sums_offset + 4 * layout.num_pieces].copy().view(np.int32)
     return q, scales, sums

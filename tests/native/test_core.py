@@ -65,12 +65,12 @@ def test_memory_is_aligned_zeroed_and_outlives_its_owner() -> None:
 @built
 @pytest.mark.native
 def test_forced_isa() -> None:
-    script = "from taut.kernels import native; print(native.select_isa(), native.act_bytes())"
+    script = "from taut.kernels import native; print(native.select_isa())"
     for isa in isas():
         done = subprocess.run(
             [sys.executable, "-c", script], env={**os.environ, "TAUT_ISA": isa}, capture_output=True, text=True
         )
-        assert done.stdout.split() == [isa, str(native.act_bytes(isa))]
+        assert done.stdout.split() == [isa]
     with pytest.raises(HardwareError, match=r"no kernels named mmx.*TAUT_ISA"):
         native.select_isa("mmx")
     if "avx512" not in isas():
@@ -89,7 +89,7 @@ def test_missing_module_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_abort_stops_a_step() -> None:
     case = plain("silu", 64)
     data, machine = make_data(case), runtime(BEST)
-    executor = NativeExecutor(make_plan(case, machine.act_bytes), data.store, machine, None)
+    executor = NativeExecutor(make_plan(case), data.store, machine, None)
     executor.run(data.batch)
     with pytest.raises(StepAborted):
         executor.run(data.batch, abort=np.ones(1, np.int32))
@@ -101,7 +101,7 @@ def test_abort_stops_a_step() -> None:
 def test_abort_from_another_thread_is_prompt() -> None:
     case = linear(2048, 8192, tokens=400)
     data, machine = make_data(case), runtime(BEST)
-    executor = NativeExecutor(make_plan(case, machine.act_bytes), data.store, machine, None)
+    executor = NativeExecutor(make_plan(case), data.store, machine, None)
     started = time.monotonic()
     executor.run(data.batch)
     whole = time.monotonic() - started
@@ -119,7 +119,7 @@ def test_abort_from_another_thread_is_prompt() -> None:
 def test_arena_grows_and_can_be_returned() -> None:
     case = plain("silu", 64)
     data, machine = make_data(case), runtime(BEST)
-    executor = NativeExecutor(make_plan(case, machine.act_bytes), data.store, machine, None)
+    executor = NativeExecutor(make_plan(case), data.store, machine, None)
     assert executor.arena_bytes == 0
     executor.run(data.batch)
     assert executor.arena_bytes > 0
@@ -132,7 +132,7 @@ def test_arena_grows_and_can_be_returned() -> None:
 def test_a_wrong_batch_is_refused() -> None:
     case = plain("silu", 64)
     data, machine = make_data(case), runtime(BEST)
-    executor = NativeExecutor(make_plan(case, machine.act_bytes), data.store, machine, None)
+    executor = NativeExecutor(make_plan(case), data.store, machine, None)
     with pytest.raises(RequestError, match="steps"):
         executor.run(data.batch, 0, 2)
 

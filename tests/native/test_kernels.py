@@ -47,12 +47,11 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.parametrize("isa", isas())
 def test_matches_reference(case: Case, isa: str) -> None:
     data = make_data(case)
-    act_bytes = runtime(isa).act_bytes
     for (features, dtype), actual, expected in zip(case.outputs, run_case(case, data, isa), reference(case, data), strict=True):
         if dtype == "f32":
             assert error(actual, expected) <= case.tolerance
             continue
-        q, scales, sums = quantized_parts(actual, features, case.attrs["group"], act_bytes)
+        q, scales, sums = quantized_parts(actual, features, case.attrs["group"])
         if case.op == "quantize":
             assert [
                 same_bits(q.astype(np.int8), expected[0]),
@@ -75,8 +74,8 @@ def test_every_isa_gives_the_same_bits(case: Case) -> None:
                 assert same_bits(a, b)
             else:
                 group = case.attrs["group"]
-                mine = quantized_parts(b, features, group, runtime(isa).act_bytes)
-                for x, y in zip(quantized_parts(a, features, group, 1), mine, strict=True):
+                mine = quantized_parts(b, features, group)
+                for x, y in zip(quantized_parts(a, features, group), mine, strict=True):
                     assert np.array_equal(x, y)
 
 
@@ -94,8 +93,8 @@ def test_a_row_does_not_depend_on_its_companions(case: Case) -> None:
 
 def same_visible(case: Case, a: np.ndarray, b: np.ndarray) -> bool:
     """Quantized rows agree but for their padding, which nobody reads."""
-    k, group, act_bytes = case.outputs[-1][0], case.attrs["group"], runtime(BEST).act_bytes
-    parts = zip(quantized_parts(a[None], k, group, act_bytes), quantized_parts(b[None], k, group, act_bytes), strict=True)
+    k, group = case.outputs[-1][0], case.attrs["group"]
+    parts = zip(quantized_parts(a[None], k, group), quantized_parts(b[None], k, group), strict=True)
     return all(same_bits(x, y) for x, y in parts)
 
 
@@ -132,7 +131,7 @@ def test_a_bad_row_spoils_itself_alone(case: Case, bad: float) -> None:
             assert same_bits(a[others], b[others])
             assert not np.isfinite(b[~others]).all() or case.attrs.get("act") in ("relu", "tanh")
         else:
-            q, scales, _ = quantized_parts(b, features, case.attrs["group"], runtime(BEST).act_bytes)
+            q, scales, _ = quantized_parts(b, features, case.attrs["group"])
             assert np.isnan(scales[~others]).any()
             assert not q[~others, : case.attrs["group"] or features].any()
 
@@ -167,9 +166,9 @@ def test_activations_at_the_edges() -> None:
             np.testing.assert_allclose(actual[0], expected, rtol=1e-6, atol=1e-37)
 
 
-def q8_plan(k: int, n: int, group: int, act_bytes: int, bias: bool) -> Plan:
+def q8_plan(k: int, n: int, group: int, bias: bool) -> Plan:
     x = Buffer("tokens", 0, int8.round_up(4 * k, 64))
-    q = Buffer("tokens", x.row_bytes, int8.quantized_row_bytes(k, group, act_bytes))
+    q = Buffer("tokens", x.row_bytes, int8.quantized_row_bytes(k, group))
     y = Buffer("tokens", q.offset + q.row_bytes, int8.round_up(4 * (n + LEFT + RIGHT), 64))
     vx, vq, vy = View("x", x, 0, k), View("q", q, 0, k, "q8"), View("y", y, LEFT, n)
     quantize = Step("quantize", (vx,), (vq,), (), {"group": group})
@@ -191,6 +190,6 @@ def test_quantize_and_linear_q8_are_exact(k: int, n: int, group: int, tokens: in
     store = WeightStore({"w": PackedWeight("q8", (n, k), packed, scales), "b": pack("vector", b)[0]}, {})
     rows, cut = int8.quantize_rows(x, group), int8.pieces(k, group)
     for bias in (b, None):
-        plan = q8_plan(k, n, group, runtime(isa).act_bytes, bias is not None)
+        plan = q8_plan(k, n, group, bias is not None)
         (y,) = run_plan(plan, Data((x,), (), store, make_batch([tokens])), runtime(isa, 2))
         assert same_bits(y, int8.linear_reference(rows, cut, packed, scales, n, bias))

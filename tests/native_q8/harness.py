@@ -57,7 +57,7 @@ def reference(p: Problem) -> Floats:
 def run(p: Problem, isa: str, *, cuts: Sequence[int] | None = None, activation: int = 0, pool: Any = None) -> Floats:
     """y from the native kernel. `cuts` are row boundaries of separate calls; rows outside them stay NaN."""
     module = native.module()
-    layout = int8.row_layout(p.cut.k, p.cut.group, module.act_bytes(isa))
+    layout = int8.row_layout(p.cut.k, p.cut.group)
     rows = aligned(int8.write_rows(p.q, p.scales, p.sums, layout))
     y = np.full((p.num_rows, p.n), np.nan, np.float32)
     bias = None if p.bias is None else np.concatenate([p.bias, np.zeros(len(p.w_scale) - p.n, np.float32)])

@@ -38,13 +38,12 @@ def test_a_group_that_does_not_fit_is_refused(k: int, group: int) -> None:
         int8.pieces(k, group)
 
 
-@pytest.mark.parametrize("act_bytes", [1, 2])
-def test_row_layout(act_bytes: int) -> None:
-    layout = int8.row_layout(576, 64, act_bytes)
-    assert layout.scales_offset == 576 * act_bytes
+def test_row_layout() -> None:
+    layout = int8.row_layout(576, 64)
+    assert layout.scales_offset == 576
     assert layout.sums_offset == layout.scales_offset + 36
     assert layout.row_bytes % 64 == 0
-    assert layout.sums_offset + 36 <= layout.row_bytes == int8.quantized_row_bytes(576, 64, act_bytes)
+    assert layout.sums_offset + 36 <= layout.row_bytes == int8.quantized_row_bytes(576, 64)
 
 
 def test_fma32_is_correctly_rounded() -> None:

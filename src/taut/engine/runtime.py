@@ -27,7 +27,6 @@ class Runtime:
 
     def __init__(self, threads: int, isa: str) -> None:
         self.isa = isa
-        self.act_bytes = native.act_bytes(isa)
         self.pool = native.thread_pool(threads)
 
     @property

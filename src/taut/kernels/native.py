@@ -86,11 +86,6 @@ def select_isa(isa: str = "") -> str:
         ) from None
 
 
-def act_bytes(isa: str = "") -> int:
-    """Bytes of one quantized activation on `isa`."""
-    return cast(int, module().act_bytes(select_isa(isa)))
-
-
 def memory(size: int, *, huge_pages: bool = True) -> Memory:
     """`size` bytes; MemoryError when the system refuses."""
     return cast(Memory, module().Memory(max(size, 1), huge_pages))

@@ -15,10 +15,9 @@ ALIGN = 64
 
 @dataclass(frozen=True)
 class Target:
-    """What the plan is made for: the backend's name (an ISA, or "reference") and its bytes per quantized activation."""
+    """What the plan is made for: the backend's name (an ISA, or "reference")."""
 
     backend: str = "reference"
-    act_bytes: int = 1
 
 
 def make(graph: Graph, target: Target, precision: str) -> Plan:
@@ -75,7 +74,7 @@ def _lifetimes(graph: Graph, nodes: list[Node], aliases: dict[str, tuple[str, in
         if signature.dtype == "kv":
             continue
         if signature.dtype == "q8":
-            size = int8.quantized_row_bytes(signature.features, groups[name], target.act_bytes)
+            size = int8.quantized_row_bytes(signature.features, groups[name])
         else:
             size = int8.round_up(4 * signature.features, ALIGN)
         space: Space = signature.space

@@ -41,7 +41,7 @@ class NativeExecutor:
         self._space_bytes = [int(plan.space_bytes.get(space, 0)) for space in SPACES]
         self._program = native.program(runtime.isa, runtime.pool, self._space_bytes, _kv_geometry(kv))
         for step in plan.steps:
-            lowering = _Lowering(step, store, runtime.act_bytes)
+            lowering = _Lowering(step, store)
             inputs, outputs = [_operand(view) for view in step.inputs], [_operand(view) for view in step.outputs]
             self._program.add(
                 step.op, inputs, outputs, lowering.weights(), lowering.ints(), lowering.floats(), lowering.lists()
@@ -110,8 +110,8 @@ class NativeExecutor:
 class _Lowering:
     """One step's attributes as the native core names them."""
 
-    def __init__(self, step: Step, store: WeightStore, act_bytes: int) -> None:
-        self._step, self._act_bytes = step, act_bytes
+    def __init__(self, step: Step, store: WeightStore) -> None:
+        self._step = step
         self._weights: list[PackedWeight | None] = [store[key] if key else None for key in step.weights]
 
     def weights(self) -> list[int]:
@@ -143,7 +143,7 @@ class _Lowering:
         if op == "pool":
             named["mode"] = POOLS.index(str(attrs["mode"]))
         if (k := self._quantized_features()) is not None:
-            named["scales_offset"] = int8.row_layout(k, self._group() or 0, self._act_bytes).scales_offset
+            named["scales_offset"] = int8.row_layout(k, self._group() or 0).scales_offset
         return named
 
     def floats(self) -> dict[str, float]:

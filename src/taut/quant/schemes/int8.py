@@ -99,17 +99,15 @@ def pieces(k: int, group: int) -> Pieces:
     return Pieces(padded, 0, tuple(begin), (0, cut[0], cut[1], cut[2], cut[3]))
 
 
-def row_layout(k: int, group: int, act_bytes: int) -> RowLayout:
-    """Layout of a quantized row of K inputs; `act_bytes` per value is 1, or 2 where the ISA multiplies int16 (AVX2)."""
-    if act_bytes not in (1, 2):
-        raise UsageError(f"quantized activations of {act_bytes} bytes do not exist; accepted: 1 (int8) or 2 (int16)")
+def row_layout(k: int, group: int) -> RowLayout:
+    """Layout of a quantized row of K inputs."""
     cut = pieces(k, group)
-    return RowLayout(cut.k * act_bytes, cut.count)
+    return RowLayout(cut.k, cut.count)
 
 
-def quantized_row_bytes(k: int, group: int, act_bytes: int) -> int:
+def quantized_row_bytes(k: int, group: int) -> int:
     """Bytes from one quantized row to the next, a multiple of 64."""
-    return row_layout(k, group, act_bytes).row_bytes
+    return row_layout(k, group).row_bytes
 
 
 def _scale_and_inverse(absmax: F32) -> tuple[F32, F32]:
@@ -192,10 +190,8 @@ def quantize_rows(x: F32, group: int) -> tuple[I8, F32, I32]:
 
 def write_rows(q: I8, scales: F32, sums: I32, layout: RowLayout) -> U8:
     """Lays quantized rows out as the kernels read them: (M, row_bytes) uint8."""
-    num_rows, k = q.shape
-    rows: U8 = np.zeros((num_rows, layout.row_bytes), dtype=np.uint8)
-    values = q.astype(np.int8 if layout.values_bytes == k else np.int16)
-    rows[:, : layout.values_bytes] = values.view(np.uint8)
+    rows: U8 = np.zeros((len(q), layout.row_bytes), dtype=np.uint8)
+    rows[:, : layout.values_bytes] = np.ascontiguousarray(q).view(np.uint8)
     rows[:, layout.scales_offset : layout.sums_offset] = np.ascontiguousarray(scales).view(np.uint8)
     rows[:, layout.sums_offset : layout.sums_offset + 4 * layout.num_pieces] = np.ascontiguousarray(sums).view(np.uint8)
     return rows
