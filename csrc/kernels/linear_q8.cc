@@ -36,7 +36,7 @@ int64_t linear_q8_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t p
 void linear_q8(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
                [[maybe_unused]] void* scratch) {
 #if defined(TAUT_ISA_avx2)
-  constexpr int64_t kMany = 3 * kTileRows;  // fewer do not pay for the sorting
+  constexpr int64_t kMany = 5 * kTileRows;  // fewer do not pay for the sorting
   for (; row_end - row_begin >= kMany; row_begin += ManyRows::kRows) {
     ManyRows group(a, row_begin, std::min(row_begin + ManyRows::kRows, row_end), scratch);
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) group.run_panel(panel);

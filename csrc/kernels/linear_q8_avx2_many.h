@@ -17,7 +17,7 @@ namespace {
 
 class ManyRows {
  public:
-  static constexpr int kTiles = 22;  // 132 rows share a sorted strip
+  static constexpr int kTiles = 32;  // 192 rows share a sorted strip
   static constexpr int kRows = kTiles * kTileRows;
 
   static int64_t scratch_bytes(int64_t k, int64_t pieces) { return int64_t(sizeof(Work)) + kTiles * tile_bytes(k, pieces); }
