@@ -434,11 +434,12 @@ def test_key_files(loads: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_debug_shows_the_traceback(loads: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    loads["model"] = ModelNotFoundError("no model 'm'")
     monkeypatch.setenv("TAUT_DEBUG", "1")
     monkeypatch.setattr(sys, "argv", ["taut", "inspect", "m"])
-    with pytest.raises(ModelNotFoundError):
-        main_module.main()
+    for error in (ModelNotFoundError("no model 'm'"), UsageError("no such pass")):
+        loads["model"] = error
+        with pytest.raises(type(error)):
+            main_module.main()
 
 
 def fresh(code: str) -> str:

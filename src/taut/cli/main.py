@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -101,8 +100,14 @@ def main() -> None:
 
 
 def _fail(error: BaseException, message: str, code: int) -> None:
-    with suppress(UsageError):  # a bad TAUT_DEBUG is the error
-        if env.DEBUG.is_on():
-            raise error
+    if _is_debugging():
+        raise error
     print_error(message)
     sys.exit(code)
+
+
+def _is_debugging() -> bool:
+    try:
+        return env.DEBUG.is_on()
+    except UsageError:  # it says neither yes nor no, which is the error at hand
+        return False

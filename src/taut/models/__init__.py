@@ -14,6 +14,7 @@ from typing import Literal
 from taut.checkpoint import Checkpoint
 from taut.errors import UnsupportedModelError, UsageError
 from taut.graph import Graph, verify
+from taut.units import counted
 
 Kind = Literal["decoder", "encoder"]
 
@@ -82,6 +83,6 @@ def _match(module: ModuleType, checkpoint: Checkpoint, graph: Graph) -> tuple[di
         shown = "\n  ".join(faults[:20]) + (f"\n  … and {len(faults) - 20} more" if len(faults) > 20 else "")
         extra = f"\nnot used by the model: {', '.join(surplus[:10])}" if surplus else ""
         raise UnsupportedModelError(
-            f"{checkpoint.name}: the weights do not match config.json ({len(faults)} faults; an incomplete download?)\n  {shown}{extra}"
+            f"{checkpoint.name}: the weights do not match config.json ({counted(len(faults), 'fault')}; an incomplete download?)\n  {shown}{extra}"
         )
     return renamed, surplus
