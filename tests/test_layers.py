@@ -15,6 +15,7 @@ ORDER: tuple[frozenset[str], ...] = tuple(
     frozenset(stage.split())
     for stage in (
         "errors",
+        "units",
         "env",
         "config",
         "quant",

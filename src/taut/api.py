@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
-from taut.errors import EngineStoppedError, RequestError
+from taut.errors import ContextLengthError, EngineStoppedError, RequestError
 from taut.loading import Loaded, load_model
 from taut.scheduler.request import (
     EmbedRequest,
@@ -34,6 +34,7 @@ from taut.scheduler.request import (
     TextEvent,
     Usage,
 )
+from taut.units import counted, show_bytes
 
 EMBED_WINDOW = 256  # texts in flight at once: a long list must not fill the queue
 Floats = NDArray[np.float32]
@@ -62,7 +63,7 @@ class Model:
         self.tokenizer = loaded.checkpoint.tokenizer
         self.chat_template = loaded.checkpoint.chat_template
         self.generation_config = loaded.checkpoint.generation_config
-        self.context_len = loaded.built.context_len
+        self.context_len = loaded.context_len
         self.embedding_dim = loaded.built.hidden_size if self.kind == "encoder" else None
         self.loop = loaded.loop
         self.engine = loaded.engine
@@ -154,7 +155,7 @@ class Model:
             raise RequestError(
                 f"unknown option {', '.join(sorted(unknown))}; accepted: {', '.join(SamplingParams.__dataclass_fields__)}"
             )
-        room = max(1, min(self.context_len, self._loaded.budget.kv_tokens) - len(ids))
+        room = max(1, self.context_len - len(ids))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         wanted = room if max_tokens is None else max_tokens
         request = GenerateRequest(self._next_id(), tuple(ids), wanted, SamplingParams(**sampling), stops)
@@ -245,9 +246,15 @@ class Model:
     def encode_text(self, text: str, *, truncate: bool = False) -> list[int]:
         """Token ids of a text for embedding, special tokens included; the last special token survives truncation."""
         ids: list[int] = self._tokens().encode(text)
-        if len(ids) > self.context_len and truncate:
-            ids = [*ids[: self.context_len - 1], ids[-1]]
-        return ids
+        if len(ids) <= self.context_len:
+            return ids
+        if not truncate:
+            raise ContextLengthError(
+                f"the text {text[:20] + '…'!r} has {len(ids):,} tokens; {self.name} takes at most {self.context_len:,}; "
+                "shorten or split it, or have it cut with truncate=True (--truncate)",
+                param="input",
+            )
+        return [*ids[: self.context_len - 1], ids[-1]]
 
     def logits(self, ids: Sequence[int]) -> Floats:
         """Logits of every position of one sequence, (len(ids), vocab). For evaluation: in blocks of its own, beside the scheduler."""
@@ -267,17 +274,21 @@ class Model:
 
     def summary(self) -> str:
         """What fits, in one line."""
-        budget, target = self._loaded.budget, self._loaded.describe_machine()
-        parts = [f"weights {budget.weight_bytes / 1e9:.2f} GB"]
-        if budget.kv_blocks:
-            whole = budget.kv_tokens // (-(-self.context_len // BLOCK_TOKENS) * BLOCK_TOKENS)
-            fits = f"{whole} sequences of {self.context_len:,} tokens" if whole else f"{budget.kv_tokens:,} tokens in all"
-            parts.append(f"KV {budget.kv_bytes / 1e9:.2f} GB → {fits}")
-        return " · ".join([*parts, self._loaded.config.precision, *target])
+        loaded, budget = self._loaded, self._loaded.budget
+        parts = [f"weights {show_bytes(budget.weight_bytes)}"]
+        if self.kind == "decoder":
+            sequences = budget.kv_tokens // (blocks_for(self.context_len) * BLOCK_TOKENS)
+            parts.append(f"KV {show_bytes(budget.kv_bytes)} → {counted(sequences, 'sequence')} of {self.context_len:,} tokens")
+        else:
+            parts.append(f"texts of up to {self.context_len:,} tokens")
+        if self.context_len < loaded.built.max_context_len:
+            more = "a larger --memory" if self.context_len < loaded.built.context_len else "a larger --max-context"
+            parts[-1] += f" (the model takes {loaded.built.max_context_len:,}; {more} gives more)"
+        return " · ".join([*parts, loaded.describe_precision(), *loaded.describe_machine()])
 
-    def explain(self) -> str:
-        """Every choice that was made for this model, and why."""
-        return self._loaded.explain()
+    def explain(self, *, every_layer: bool = False) -> str:
+        """Every choice that was made for this model, and why. Equal layers are shown once, unless `every_layer`."""
+        return self._loaded.explain(every_layer=every_layer)
 
     def describe(self) -> dict[str, Any]:
         """The model and its memory, ready for JSON."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from taut.errors import UsageError
+
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
+FALSE_WORDS = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True)
@@ -26,36 +29,53 @@ class Variable:
         return os.environ.get(self.name) or None
 
     def is_on(self) -> bool:
-        """Whether it is set to 1, true, yes or on."""
-        return (self.get() or "").lower() in TRUE_WORDS
+        """Whether it is set to 1, true, yes or on. UsageError when it says neither yes nor no."""
+        word = (self.get() or "").lower()
+        if word not in TRUE_WORDS | FALSE_WORDS:
+            raise UsageError(f"{self.name} is {word!r}; 1, true, yes, on and 0, false, no, off are accepted")
+        return word in TRUE_WORDS
 
 
-PRECISION = Variable("TAUT_PRECISION", "Arithmetic of the linear layers: fp32 or int8 (default).", "--precision")
-THREADS = Variable("TAUT_THREADS", "Compute threads; default min(CPU affinity, cgroup CPU quota).", "--threads")
+PRECISION = Variable("TAUT_PRECISION", "Arithmetic of the linear layers; default int8.", "--precision")
+THREADS = Variable(
+    "TAUT_THREADS", "Compute threads; default as many as CPU affinity and the cgroup's quota allow.", "--threads"
+)
 MEMORY = Variable(
-    "TAUT_MEMORY", "Memory budget, as 4GiB or 500MB; default the cgroup or machine limit less its use.", "--memory"
+    "TAUT_MEMORY",
+    "Memory for weights, KV cache and activations, as 4G, 4GiB or 500MB; default what the machine or its cgroup has free.",
+    "--memory",
 )
 MAX_CONTEXT = Variable(
-    "TAUT_MAX_CONTEXT", "Longest sequence in tokens, prompt and answer; default the model's own.", "--max-context"
+    "TAUT_MAX_CONTEXT",
+    "Most tokens of one sequence, prompt and answer; default, and at most, the model's own.",
+    "--max-context",
 )
-EXECUTOR = Variable("TAUT_EXECUTOR", "native (default) or reference, the slow numpy oracle.", "--executor")
-EXACT = Variable("TAUT_EXACT", "1: bit-identical results on every instruction set (some speed is given up).", "--exact")
-DISABLE_PASS = Variable("TAUT_DISABLE_PASS", "Optimization passes to leave out, separated by spaces.", "--disable-pass")
+EXECUTOR = Variable("TAUT_EXECUTOR", "What runs the plan; default native. reference is the slow numpy oracle.", "--executor")
+EXACT = Variable(
+    "TAUT_EXACT",
+    "Give the same bits on every instruction set. int8 and fp32 always do, so today this changes nothing.",
+    "--exact",
+)
+DISABLE_PASS = Variable(
+    "TAUT_DISABLE_PASS",
+    "Leave out an optimization pass (taut inspect MODEL --explain lists them); repeatable, or several separated by spaces.",
+    "--disable-pass",
+)
 
-HOST = Variable("TAUT_HOST", "Address that `taut serve` listens on; default 127.0.0.1.", "--host")
-PORT = Variable("TAUT_PORT", "Port that `taut serve` listens on; default 8000, 0 picks a free one.", "--port")
+HOST = Variable("TAUT_HOST", "Address to listen on; default 127.0.0.1, this machine only.", "--host")
+PORT = Variable("TAUT_PORT", "Port to listen on; default 8000, 0 picks a free one.", "--port")
 API_KEY = Variable(
     "TAUT_API_KEY", "API key that clients must send; several are separated by commas. Never a flag: argv is public."
 )
 API_KEY_FILE = Variable(
     "TAUT_API_KEY_FILE", "File of API keys, one a line; lines starting with # are skipped.", "--api-key-file"
 )
-SERVED_NAME = Variable("TAUT_SERVED_NAME", "Model name shown to clients; default the model's short name.", "--served-name")
+SERVED_NAME = Variable("TAUT_SERVED_NAME", "The model's name for clients; default its short name.", "--served-name")
 DRAIN_TIMEOUT = Variable(
     "TAUT_DRAIN_TIMEOUT", "Seconds that running requests get to finish at SIGTERM; default 30.", "--drain-timeout"
 )
-MAX_N = Variable("TAUT_MAX_N", "Largest `n` of one request; default 8, at most 128.", "--max-n")
-MAX_TEXTS = Variable("TAUT_MAX_TEXTS", "Most prompts or texts in one request; default 256, at most 2048.", "--max-texts")
+MAX_N = Variable("TAUT_MAX_N", "Most answers (n) to one request, 1 to 128; default 8.", "--max-n")
+MAX_TEXTS = Variable("TAUT_MAX_TEXTS", "Most prompts or texts in one request, 1 to 2048; default 256.", "--max-texts")
 
 ISA = Variable("TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni or avx512; an error if it cannot run here.")
 DEBUG = Variable("TAUT_DEBUG", "1: show the traceback of an error on the command line.")

@@ -10,17 +10,19 @@ from taut import checkpoint as checkpoints
 from taut import models, passes, plan
 from taut.checkpoint import Checkpoint
 from taut.config import LoadConfig
-from taut.engine.budget import Budget, grant
+from taut.engine.budget import Budget, check_given, grant
 from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
 from taut.graph import Graph
 from taut.kernels.table import select
 from taut.models import BuiltModel
+from taut.plan import text as plan_text
 from taut.plan.weights import WeightStore, store_bytes
 from taut.scheduler.blocks import BlockPool
 from taut.scheduler.loop import Loop
 from taut.scheduler.scheduler import Limits, Scheduler
+from taut.units import counted
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,10 +43,28 @@ class Loaded:
     loop: Loop
     runtime: Any  # the native runtime; None for the reference executor
 
+    @property
+    def context_len(self) -> int:
+        """Most tokens of one sequence: what the model takes, or all that the KV cache holds if that is less."""
+        return min(self.built.context_len, self.budget.kv_tokens) if self.built.kind == "decoder" else self.built.context_len
+
+    @property
+    def kv_precision(self) -> str | None:
+        return self.engine.kv.layout.format if self.engine.kv is not None else None
+
+    def describe_precision(self) -> str:
+        """What the linear layers truly compute in, and the KV cache's type where it is another."""
+        parts = [self.plan.precision]
+        if self.plan.precision != self.config.precision:
+            parts[0] += " (the quantize pass is disabled)"
+        if self.kv_precision not in (None, self.plan.precision):
+            parts.append(f"KV cache {self.kv_precision}")
+        return ", ".join(parts)
+
     def describe_machine(self) -> list[str]:
         if self.runtime is None:
             return ["numpy reference"]
-        return [str(self.runtime.isa), f"{self.runtime.threads} thread" + "s" * (self.runtime.threads != 1)]
+        return [str(self.runtime.isa), counted(self.runtime.threads, "thread")]
 
     def describe(self) -> dict[str, Any]:
         budget = self.budget
@@ -52,11 +72,13 @@ class Loaded:
             "name": self.checkpoint.name,
             "family": self.built.family,
             "kind": self.built.kind,
-            "precision": self.config.precision,
+            "precision": self.plan.precision,
+            "kv_precision": self.kv_precision,
             "executor": self.config.executor,
             "isa": None if self.runtime is None else self.runtime.isa,
             "threads": None if self.runtime is None else self.runtime.threads,
-            "context_len": self.built.context_len,
+            "context_len": self.context_len,
+            "max_context_len": self.built.max_context_len,
             "vocab_size": self.built.vocab_size,
             "plan": self.plan.digest,
             "memory": {
@@ -69,22 +91,19 @@ class Loaded:
             "unused_tensors": list(self.built.surplus),
         }
 
-    def explain(self) -> str:
+    def explain(self, *, every_layer: bool = False) -> str:
         disabled = set(self.config.disable_passes)
         lines = ["passes"]
         for name, reason in passes.PIPELINE:
             off = name in disabled or (name == "quantize" and self.config.precision != "int8")
             lines.append(f"  {'–' if off else '✓'} {name:16} {reason}")
-        lines.append(f"\nplan {self.plan.digest}: {len(self.plan.steps)} steps, bytes per unit {dict(self.plan.space_bytes)}")
-        for index, step in enumerate(self.plan.steps):
-            outputs = ", ".join(f"{view.name}[{view.features}]" for view in step.outputs)
-            attrs = " ".join(f"{key}={value}" for key, value in step.attrs.items())
-            made_of = f"   ← {', '.join(step.origin)}" if len(step.origin) > 1 else ""
-            lines.append(f"  {index:4} {step.kernel:24} {outputs or '(cache)'}  {attrs}{made_of}")
+        arena = ", ".join(f"{size:,} bytes a {space[:-1]}" for space, size in self.plan.space_bytes.items() if size)
+        lines.append(f"\nplan {self.plan.digest}: {counted(len(self.plan.steps), 'step')}, arena {arena}")
+        lines += plan_text.lines(self.plan, every_layer=every_layer)
         tiled = {step.op for step in self.plan.steps} & {"linear", "linear_q8"}
         for op in sorted(tiled):
             kernel = select(op, self.plan.steps[0].kernel.partition("/")[0])
-            rows = " · ".join(f"{rows} rows: {tile}" for rows, tile in kernel.tiles)
+            rows = " · ".join(f"{rows} {'row' if rows == '1' else 'rows'}: {tile}" for rows, tile in kernel.tiles)
             lines.append(f"\n{kernel.name} (requires {', '.join(kernel.requires) or 'nothing'}) {rows}")
         return "\n".join(lines)
 
@@ -108,16 +127,16 @@ class _Renamed:
 
 def load_model(ref: str, *, progress: Progress | None = None, **options: Any) -> Loaded:
     """Load `ref`; see api.load."""
-    try:
-        config = LoadConfig(**options)
-    except TypeError as error:
+    if unknown := sorted(set(options) - set(LoadConfig.__dataclass_fields__)):
         accepted = ", ".join(LoadConfig.__dataclass_fields__)
-        raise UsageError(f"{error}; accepted options: {accepted}, progress") from None
+        raise UsageError(f"load has no option {', '.join(unknown)}; accepted: {accepted}, progress")
+    config = LoadConfig(**options)
+    check_given(config.memory_bytes)
     checkpoint = checkpoints.open(ref)
     built = models.build(checkpoint, context_len=config.max_context)
     graph = passes.optimize(built.graph, passes.Options(config.precision, tuple(config.disable_passes)))  # type: ignore[arg-type]
     runtime, target = _machine(config)
-    made = plan.make(graph, target, config.precision)
+    made = plan.make(graph, target, "int8" if any(node.op == "linear_q8" for node in graph.nodes) else "fp32")
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = plan.weights.load(
@@ -126,7 +145,8 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
-    limits = Limits(built.context_len, _step_tokens(config, built), running=config.max_sequences)
+    longest = min(built.context_len, budget.kv_tokens or built.context_len)
+    limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
     scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))
     tokenizer = checkpoint.tokenizer
     stream = tokenizer.stream if tokenizer is not None else None

@@ -72,7 +72,7 @@ def test_encoder_record(tiny_models: dict[str, Path], monkeypatch: pytest.Monkey
     assert result["p99_ms"] >= result["p50_ms"] > 0
     assert result["batches"] == 10
     assert result["requests_per_s"] == pytest.approx(2e3 / result["p50_ms"], rel=1e-6)
-    with pytest.raises(UsageError, match="exceeds"):
+    with pytest.raises(UsageError, match="takes at most 64 tokens"):
         encoder.run(subject(model), encoder.Load(length=65), limits)
 
 

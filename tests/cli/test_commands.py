@@ -18,8 +18,8 @@ from server.fakes import FakeLoop, FakeModel, text_of
 from taut import env
 from taut.cli import chat as chat_command
 from taut.cli import main as main_module
-from taut.cli.options import ModelOptions, SamplingOptions, parse_bytes
-from taut.errors import MemoryBudgetError, ModelNotFoundError, RequestError
+from taut.cli.options import ModelOptions, SamplingOptions
+from taut.errors import MemoryBudgetError, ModelNotFoundError, RequestError, UsageError
 from taut.scheduler.request import GenerateRequest
 
 TEXT = "Hello, world"
@@ -39,8 +39,8 @@ class Model(FakeModel):
     def summary(self) -> str:
         return "weights 0.00 GB · int8"
 
-    def explain(self) -> str:
-        return "passes\n  fuse_qkv"
+    def explain(self, *, every_layer: bool = False) -> str:
+        return "passes\n  fuse_qkv" + "\n  every layer" * every_layer
 
     def close(self) -> None:
         self.closed = True
@@ -105,7 +105,7 @@ def test_sampling_options(loads: dict[str, Any], decoder: Model) -> None:
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed) == (0.5, 3, 0.9, 0.1, 5)
     assert request.stop == ("a", "b")
     assert request.max_tokens == decoder.context_len - 1
-    with pytest.raises(RequestError, match="300 tokens; at most 255"):
+    with pytest.raises(RequestError, match="300 tokens; at most 255 and an answer fit; shorten"):
         SamplingOptions().request(decoder, "r", [1] * 300)  # type: ignore[arg-type]
 
 
@@ -182,13 +182,53 @@ def test_embed(loads: dict[str, Any], encoder: Model) -> None:
     assert "1.000" in table
 
 
+def test_embed_a_file(loads: dict[str, Any], encoder: Model, tmp_path: Path) -> None:
+    loads["model"] = encoder
+    file = tmp_path / "my texts"
+    file.write_bytes("\ufeffa\r\n\r\nbcd\u2028e\n".encode())
+
+    def texts(*arguments: str) -> list[str]:
+        return [json.loads(line)["text"] for line in ok("embed", "m", *arguments).rstrip("\n").split("\n")]
+
+    assert texts("--file", str(file)) == ["a", "bcd\u2028e"]
+    assert texts(str(file)) == [str(file)]
+    assert f"to embed its lines: taut embed m --file '{file}'" in run("embed", "m", str(file)).stderr
+    assert f"taut generate m - < '{file}'" in run("generate", "m", str(file)).stderr
+    for name in ("nowhere", "x" * 5000):
+        assert run("embed", "m", name).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no text is given; give texts"),
+        ([""], "an empty text is given"),
+        (["a", ""], "an empty text is given"),
+        (["a", "-"], "stands alone"),
+        (["a", "--file", "f"], "both given"),
+        (["--file", "/nowhere/at/all"], "cannot read '/nowhere/at/all': No such file"),
+        (["--file", "/"], "cannot read '/': Is a directory"),
+        (["--file", "/dev/null"], "/dev/null holds no text"),
+        (["-"], "stdin holds no text"),
+    ],
+)
+def test_texts_that_are_refused(loads: dict[str, Any], arguments: list[str], message: str) -> None:
+    loads["model"] = AssertionError("must not be loaded")
+    error = run("embed", "m", *arguments).exception
+    assert isinstance(error, UsageError)
+    assert message in str(error)
+
+
 def test_inspect(loads: dict[str, Any], decoder: Model) -> None:
     loads["model"] = decoder
     assert json.loads(ok("inspect", "m", "--json")) == decoder.describe()
     text = ok("inspect", "m", "--explain")
     assert "precision" in text
     assert "fuse_qkv" in text
+    assert "every layer" not in text
+    assert "every layer" in ok("inspect", "m", "--explain", "--every-layer")
     assert "fuse_qkv" not in ok("inspect", "m")
+    assert "give both" in str(run("inspect", "m", "--every-layer").exception)
 
 
 @pytest.mark.parametrize(("command", "kind"), [("chat", "encoder"), ("generate", "encoder"), ("embed", "decoder")])
@@ -233,18 +273,100 @@ def test_every_flag_of_env_exists() -> None:
     assert all(variable.name.startswith("TAUT_") and variable.doc.endswith(".") for variable in env.VARIABLES)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("1000", 1000), ("4GiB", 4 * 2**30), ("500MB", 500 * 10**6), ("1.5g", 1_500_000_000), ("2 KiB", 2048), ("7B", 7)],
-)
-def test_sizes(text: str, count: int) -> None:
-    assert parse_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "x", "4QB", "-1", "4 i", "1e9", "GiB"])
+@pytest.mark.parametrize("text", ["", "x", "4QB", "-1", "4 i", "1e9", "GiB", "0", "0G"])
 def test_what_is_no_size(loads: dict[str, Any], text: str) -> None:
     loads["model"] = Model()
-    assert run("inspect", "m", f"--memory={text}").exit_code == 2
+    for result in (run("inspect", "m", f"--memory={text}"), run("inspect", "m", TAUT_MEMORY=text or " ")):
+        assert result.exit_code == 2
+        assert "4GiB" in said(result) and "TAUT_MEMORY" in said(result)
+
+
+def test_sizes_by_flag_and_variable(loads: dict[str, Any], decoder: Model) -> None:
+    loads["model"] = decoder
+    for text, count in (("4G", 4 * 10**9), ("4GiB", 4 * 2**30), ("512M", 512 * 10**6), ("2000000K", 2 * 10**9)):
+        for result in (run("inspect", "m", "--memory", text), run("inspect", "m", TAUT_MEMORY=text)):
+            assert result.exit_code == 0, result.output
+            assert loads["options"]["memory_bytes"] == count
+
+
+def said(result: Result) -> str:
+    """A refusal without the frame that is drawn around it."""
+    return " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "m", "--threads", "x"], "'x' is given; a whole number of at least 1 is accepted"),
+        (["inspect", "m", "--threads", "0"], "'0' is given; a whole number of at least 1 is accepted"),
+        (["inspect", "m", "--max-context", "1.5"], "'1.5' is given; a whole number of at least 1 is accepted"),
+        (["inspect", "m", "--precision", "int4"], "'int4' is given; int8 or fp32 is accepted"),
+        (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
+        (["inspect", "m", "--disable-pass", ""], "'' is given; text of at least one character is accepted"),
+        (["generate", "m", "x", "--temperature", "3"], "'3' is given; a number from 0 to 2 is accepted"),
+        (["generate", "m", "x", "--temperature", "nan"], "'nan' is given; a number from 0 to 2 is accepted"),
+        (["generate", "m", "x", "--top-k", "-1"], "'-1' is given; a whole number of at least 0 is accepted"),
+        (["generate", "m", "x", "--seed", "1.5"], "'1.5' is given; a whole number is accepted"),
+        (["generate", "m", "x", "--stop", ""], "'' is given; text of at least one character is accepted"),
+        (["chat", "m", "--system", ""], "'' is given; text of at least one character is accepted"),
+        (["serve", "m", "--port", "70000"], "'70000' is given; a whole number from 0 to 65535 is accepted"),
+        (["serve", "m", "--drain-timeout", "inf"], "'inf' is given; a number of at least 0 is accepted"),
+        (["bench", "latency", "m", "--reps", "0"], "'0' is given; a whole number of at least 1 is accepted"),
+        (["bench", "encoder", "m", "--length", "x"], "'x' is given; a whole number of at least 1 is accepted"),
+        (["limits", "--threads", "two"], "'two' is given; a whole number of at least 1 is accepted"),
+    ],
+)
+def test_a_refused_value_says_what_is_accepted(loads: dict[str, Any], arguments: list[str], message: str) -> None:
+    loads["model"] = AssertionError("must not be loaded")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in said(result)
+
+
+@pytest.mark.parametrize("name", ["TAUT_EXACT", "TAUT_DEBUG"])
+def test_a_switch_that_says_neither_yes_nor_no(
+    loads: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    loads["model"] = AssertionError("must not be loaded")
+    monkeypatch.setenv(name, "maybe")
+    assert main(monkeypatch, "inspect", "m") == 2
+    assert capsys.readouterr().err.startswith(f"error: {name} is 'maybe'; 1, true, yes, on")
+
+
+@pytest.mark.parametrize(
+    "command", ["", "serve", "chat", "generate", "embed", "inspect", "limits", "bench", "bench latency", "bench encoder"]
+)
+def test_help_reads_well(command: str) -> None:
+    text = run(*command.split(), "--help", COLUMNS="300").output
+    assert "<bool>" not in text and "range" not in text, "how the option library names types"
+    about = text.split("Usage:")[1].splitlines()[2].strip()
+    assert about.endswith(".") and 20 < len(about) < 125, "one line says what the command is for"
+    for line in text.splitlines():
+        if line.startswith("│ --"):
+            documented = line.strip("│ ").partition("[env var")[0].rstrip()
+            assert documented.endswith("."), line
+
+
+def test_stdin_that_is_no_text(loads: dict[str, Any]) -> None:
+    loads["model"] = AssertionError("must not be loaded")
+    for arguments in (["generate", "m", "-"], ["embed", "m", "-"], ["chat", "m"]):
+        result = CliRunner().invoke(main_module.app, arguments, input=b"caf\xe9")
+        assert isinstance(result.exception, UsageError)
+        assert "stdin is not UTF-8 text: byte 4 is 0xe9; convert it" in str(result.exception)
+    for command in ("generate", "embed"):
+        assert "not UTF-8" in str(run(command, "m", "caf\udce9").exception)
+
+
+def test_an_empty_question_is_no_question(loads: dict[str, Any]) -> None:
+    loads["model"] = AssertionError("must not be loaded")
+    for stdin in ("", " \n"):
+        assert "stdin is empty" in str(run("chat", "m", stdin=stdin).exception)
+
+
+def test_one_token_is_not_one_tokens(loads: dict[str, Any], decoder: Model) -> None:
+    loads["model"] = decoder
+    note = run("generate", "m", "x", "--max-tokens", "1").stderr
+    assert note.startswith("1 token · first after ") and "prompt 1 token, " in note
 
 
 @pytest.mark.parametrize(
@@ -312,11 +434,12 @@ def test_key_files(loads: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_debug_shows_the_traceback(loads: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    loads["model"] = ModelNotFoundError("no model 'm'")
     monkeypatch.setenv("TAUT_DEBUG", "1")
     monkeypatch.setattr(sys, "argv", ["taut", "inspect", "m"])
-    with pytest.raises(ModelNotFoundError):
-        main_module.main()
+    for error in (ModelNotFoundError("no model 'm'"), UsageError("no such pass")):
+        loads["model"] = error
+        with pytest.raises(type(error)):
+            main_module.main()
 
 
 def fresh(code: str) -> str:

@@ -120,3 +120,8 @@ def test_closed(tiny_models: dict[str, Path]) -> None:
 def test_load_options(tiny_models: dict[str, Path], options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         taut.load(str(tiny_models["llama"]), **options)
+
+
+def test_an_unknown_load_option(tiny_models: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match=r"^load has no option cores, gpu; accepted: precision, threads, .*, progress$"):
+        taut.load(str(tiny_models["llama"]), gpu=True, cores=2)

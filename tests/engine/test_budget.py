@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taut.engine.budget import PROCESS_BYTES, available_bytes, grant
+from taut.engine.budget import PROCESS_BYTES, available_bytes, check_given, grant
 from taut.engine.kv_cache import KVLayout
 from taut.errors import MemoryBudgetError
 
@@ -72,3 +72,26 @@ def test_refusal_says_how_much_is_missing() -> None:
         MemoryBudgetError, match=r"process 134\.22 MB \+ weights 1\.71 GB .* the budget is 1\.00 GB: 8\d\d\.\d\d MB are missing"
     ):
         grant(10**9, 1_710_000_000, 0, (LAYOUT, 8192, 16))
+
+
+def test_a_budget_beyond_the_machine_is_refused(tmp_path: Path) -> None:
+    root = fake_root(tmp_path, {"proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 1024 kB\n"})
+    check_given(None, root)
+    check_given(8 << 30, root)
+    with pytest.raises(MemoryBudgetError, match=r"8\.59 GB is given, but the machine has 8\.58 GB; give --memory at most that"):
+        check_given((8 << 30) + 1, root)
+
+
+def test_a_budget_beyond_the_cgroup_is_refused(tmp_path: Path) -> None:
+    files = {"memory.max": f"{512 * MB}\n", "memory.current": "1\n", "memory.stat": "anon 1\n"}
+    root = fake_root(
+        tmp_path,
+        {
+            "proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 1024 kB\n",
+            "proc/self/cgroup": "0::/box\n",
+            **{f"sys/fs/cgroup/box/{name}": text for name, text in files.items()},
+        },
+    )
+    check_given(512 * MB, root)
+    with pytest.raises(MemoryBudgetError, match=r"1\.08 GB is given, but the cgroup .* has 536\.87 MB"):
+        check_given(1 << 30, root)

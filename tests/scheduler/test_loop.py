@@ -181,7 +181,7 @@ def test_context_limit_ends_with_length() -> None:
 @pytest.mark.parametrize("length", [40, 41, 400])
 def test_too_long_is_refused_at_once(length: int) -> None:
     loop, _ = fake_loop(context_len=40)
-    with pytest.raises(ContextLengthError, match=f"has {length} tokens; this model takes at most 40"):
+    with pytest.raises(ContextLengthError, match=f"has {length} tokens; at most 39 and an answer fit"):
         loop.submit(request("a", [5] * length))
     assert not loop.has_work
 

@@ -26,10 +26,10 @@ QUESTION = [{"role": "user", "content": "What is the capital of France? Answer i
 
 
 @contextmanager
-def serving(model: str) -> Iterator[openai.OpenAI]:
+def serving(model: str, max_context: int) -> Iterator[openai.OpenAI]:
     code = "from taut.cli.main import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "serve", model, "--port", "0", "--max-context", "512", "--memory", "2GiB"],
+        [sys.executable, "-c", code, "serve", model, "--port", "0", "--max-context", str(max_context), "--memory", "2GiB"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -48,7 +48,7 @@ def serving(model: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def chat() -> Iterator[openai.OpenAI]:
-    with serving("smollm2-135m") as client:
+    with serving("smollm2-135m", 512) as client:
         yield client
 
 
@@ -103,9 +103,14 @@ def test_a_client_that_leaves_and_one_that_asks_too_much(chat: openai.OpenAI) ->
 
 
 def test_embeddings() -> None:
-    with serving("minilm") as client:
+    with serving("minilm", 256) as client:
         texts = ["A cat sleeps on the windowsill.", "The kitten naps in the sun.", "Quarterly revenue grew."]
         data = client.embeddings.create(model="minilm", input=texts).data
         vectors = np.array([item.embedding for item in data], np.float32)  # (texts, 384)
         assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
         assert vectors[0] @ vectors[1] > 0.4 > vectors[0] @ vectors[2]
+        with pytest.raises(openai.BadRequestError, match="at most 256") as caught:
+            client.embeddings.create(model="minilm", input="word " * 300)
+        assert caught.value.code == "context_length_exceeded", (
+            "sentence-transformers reads 256 tokens, though there are 512 positions"
+        )

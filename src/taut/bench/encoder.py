@@ -13,6 +13,7 @@ from taut.bench.probe import Measure, Subject, around, middle, rss_bytes, share
 from taut.bench.work import count
 from taut.engine.batch import Batch, Part, concatenate
 from taut.errors import UsageError
+from taut.units import counted
 
 _BURST_S = 1.0  # a repetition runs batches for about this long between two measurements of the limits
 
@@ -35,7 +36,9 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     if subject.pool is not None:
         raise UsageError(f"{subject.name} is a decoder; use `taut bench latency`")
     if load.length > subject.context_len:
-        raise UsageError(f"length {load.length} exceeds the model's {subject.context_len} tokens")
+        raise UsageError(
+            f"length is {load.length}, but {subject.name} takes at most {counted(subject.context_len, 'token')}; give at most that"
+        )
     rng = np.random.default_rng(0)
     ids = rng.integers(0, subject.vocab_size, (load.batch, load.length))  # (batch, length)
     batch = concatenate([Part(row.tolist()) for row in ids])

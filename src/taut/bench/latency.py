@@ -52,7 +52,9 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     if subject.pool is None:
         raise UsageError(f"{subject.name} is an encoder; use `taut bench encoder`")
     if total_len > subject.context_len:
-        raise UsageError(f"prompt {load.prompt} + gen {load.gen} exceeds the context of {subject.context_len} tokens")
+        raise UsageError(
+            f"prompt {load.prompt} + gen {load.gen} are more than the context of {subject.context_len} tokens; give less of either"
+        )
     needed, kv = load.batch * blocks_for(total_len), subject.engine.kv
     if kv is not None and needed > kv.num_blocks:
         raise UsageError(f"the load needs {needed} KV blocks, the memory budget gives {kv.num_blocks}; lower batch or prompt")

@@ -7,6 +7,7 @@ spellings of the rotary settings.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -60,14 +61,25 @@ def check(config: dict[str, Any], *, file: str) -> None:
 def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
     """The rotary settings in one form: `rope_type` ("default" when nothing is scaled), `rope_theta`, and the type's own fields.
 
-    Accepts `rope_scaling` with `type` or `rope_type`, and the newer `rope_parameters`; absent or null means default.
+    Accepts `rope_scaling` with `type` or `rope_type`, and the newer `rope_parameters`; absent or null means default. Both may be
+    there: `check` has refused them where they differ.
     """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    found = {**_one_rope(config, "rope_scaling"), **_one_rope(config, "rope_parameters")}
+    found.setdefault("rope_type", "default")
+    if found.get("rope_theta") is None:
+        found["rope_theta"] = config.get("rope_theta", 10_000.0)
+    if config.get("partial_rotary_factor") is not None:
+        found["partial_rotary_factor"] = config["partial_rotary_factor"]
+    return found
+
+
+def _one_rope(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """One of the two spellings with its type under `rope_type`; empty when it is absent."""
+    given = config.get(name) or {}
     found = {key: value for key, value in given.items() if key not in ("type", "rope_type")}
-    found["rope_type"] = given.get("rope_type", given.get("type", "default"))
-    if found["rope_type"] == "su":  # its older name
-        found["rope_type"] = "longrope"
-    found.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
+    if given:
+        kind = given.get("rope_type", given.get("type", "default"))
+        found["rope_type"] = "longrope" if kind == "su" else kind  # its older name
     return found
 
 
@@ -107,6 +119,8 @@ def _rope_problems(config: dict[str, Any]) -> list[str]:
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if given and all(isinstance(value, dict) for value in given.values()):
         return []  # one set for each kind of layer: a matter of the families that have kinds
+    if contradictions := _rope_contradictions(config):
+        return contradictions
     rope = rope_parameters(config)
     kind = rope["rope_type"]
     if not isinstance(kind, str) or kind not in _ROPE_FIELDS:
@@ -116,10 +130,30 @@ def _rope_problems(config: dict[str, Any]) -> list[str]:
         if name in ("short_factor", "long_factor"):
             if not isinstance(value, list) or len(value) > 4096 or not all(_is_number(item, 1e-6, 1e9) for item in value):
                 found.append(f"{name} is {_shown(value)}; a list of positive numbers is accepted")
+        elif name == "partial_rotary_factor":
+            if value is not None and not _is_number(value, 1e-3, 1.0):
+                found.append(f"{name} is {_shown(value)}; a number above 0, at most 1, is accepted")
         elif value is not None and name.endswith(_POSITIVE) and not _is_number(value, 1e-6, 1e15):
             found.append(f"{name} is {_shown(value)}; a positive number is accepted")
     if kind == "llama3" and not found and rope["high_freq_factor"] <= rope["low_freq_factor"]:
         found.append("high_freq_factor must be greater than low_freq_factor")
+    return found
+
+
+def _rope_contradictions(config: dict[str, Any]) -> list[str]:
+    """What is stated twice and not alike: the type within one spelling, and everything between the places that may hold it."""
+    found = []
+    for name in ("rope_parameters", "rope_scaling"):
+        kinds = [config[name][key] for key in ("rope_type", "type") if key in (config.get(name) or {})]
+        if len(kinds) == 2 and kinds[0] != kinds[1]:
+            found.append(f"{name} has rope_type {_shown(kinds[0])} and type {_shown(kinds[1])}; remove the wrong one")
+    new, old = _one_rope(config, "rope_parameters"), _one_rope(config, "rope_scaling")
+    top = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
+    places = (("rope_parameters", new), ("rope_scaling", old), ("the config itself", top))
+    for (one, a), (other, b) in itertools.combinations(places, 2):
+        for key in sorted(a.keys() & b.keys()):
+            if a[key] is not None and b[key] is not None and a[key] != b[key]:
+                found.append(f"{key} is {_shown(a[key])} in {one}, but {_shown(b[key])} in {other}; remove the wrong one")
     return found
 
 

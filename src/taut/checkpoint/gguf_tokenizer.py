@@ -18,6 +18,7 @@ from taut.checkpoint.stream import byte_level_bytes, parse_byte_token, sentencep
 from taut.checkpoint.tokenizer import Tokenizer
 from taut.checkpoint.tokenizer_files import MAX_VOCAB, guarded
 from taut.errors import ModelFormatError, UnsupportedModelError
+from taut.units import counted
 
 _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 _WORD_START = "▁"
@@ -131,7 +132,9 @@ class _Reader:
         for index, token in enumerate(tokens):
             names.append(token if token not in seen else f"\ufdd1{index}")  # a noncharacter: no text leads to this token
             seen.add(token)
-        self.warnings.append(f"{len(tokens) - len(seen)} tokens stand twice in the vocabulary; the first of each is used")
+        self.warnings.append(
+            f"{counted(len(tokens) - len(seen), 'token')} of the vocabulary stood there already; the first of each is used"
+        )
         return names
 
 

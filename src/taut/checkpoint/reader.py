@@ -126,11 +126,13 @@ def _locate(ref: str) -> tuple[Path, str]:
                 f"{path.name} alone is no model; give its folder {str(path.parent)!r}, where config.json lies"
             )
         return path, path.resolve().stem if path.is_file() else path.resolve().name
+    packaged = f"the packaged models are {', '.join(ALIASES)}"
+    if ref.startswith(("/", ".", "~")) or path.suffix.lower() == ".gguf":
+        where = "" if path.is_absolute() and str(path) == ref else f" (that is {str(path.absolute())!r})"
+        raise ModelNotFoundError(f"there is no file or folder {ref!r}{where}; check the path; {packaged}")
     if hub.is_hub_id(ref):
         return hub.fetch(ref), ref.split("/")[1]
-    raise ModelNotFoundError(
-        f"no model {ref!r}: it is no folder, no .gguf file and no hub id org/name; the packaged models are {', '.join(ALIASES)}"
-    )
+    raise ModelNotFoundError(f"no model {ref!r}: it is no folder, no .gguf file and no hub id org/name; {packaged}")
 
 
 def _packaged(alias: str, entry: _Alias) -> Path:

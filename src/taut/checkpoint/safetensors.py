@@ -17,6 +17,7 @@ from taut.checkpoint import strict_json
 from taut.checkpoint.files import MappedFile, describe_content, is_plain_name, safe_path
 from taut.checkpoint.tensors import MAX_BYTES, MAX_DIMS, SAFETENSORS_DTYPES, TensorInfo
 from taut.errors import ModelError, ModelFormatError
+from taut.units import counted
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 100_000
@@ -213,7 +214,9 @@ class SafetensorsFolder:
             raise ModelFormatError(f"lists tensors that their file does not hold: {_some(missing)}", file=INDEX_NAME)
         unlisted = [f"{name} in {shard}" for shard in shards for name in opened[shard].tensors if weight_map.get(name) != shard]
         if unlisted:
-            self.warnings.append(f"{len(unlisted)} tensors are not read, {INDEX_NAME} does not list them: {_some(unlisted)}")
+            self.warnings.append(
+                f"{counted(len(unlisted), 'tensor')} not read, because {INDEX_NAME} does not list them: {_some(unlisted)}"
+            )
         self._home = {name: opened[shard] for name, shard in weight_map.items()}
 
 

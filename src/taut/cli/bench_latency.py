@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
+from taut.cli import values
 from taut.cli.console import print_json
-from taut.cli.options import Json, ModelOptions, ModelRef
+from taut.cli.options import Json, ModelOptions, ModelRef, plain
 
 
 def command(
     model: ModelRef,
     model_options: ModelOptions,
-    prompt: Annotated[int, typer.Option("--prompt", min=1, help="Prompt tokens of each sequence.")] = 512,
-    gen: Annotated[int, typer.Option("--gen", min=1, help="Tokens to generate.")] = 32,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences side by side.")] = 1,
-    reps: Annotated[int, typer.Option("--reps", min=1, help="Repetitions; medians are reported.")] = 3,
+    prompt: Annotated[int, plain("--prompt", "Prompt tokens of each sequence; default 512.", values.whole(1))] = 512,
+    gen: Annotated[int, plain("--gen", "Tokens to generate; default 32.", values.whole(1))] = 32,
+    batch: Annotated[int, plain("--batch", "Sequences side by side; default 1.", values.whole(1))] = 1,
+    reps: Annotated[int, plain("--reps", "Repetitions; medians are reported; default 3.", values.whole(1))] = 3,
     json: Json = False,
 ) -> None:
     """Time prefill and decode of a decoder, as a share of the machine's limit measured around each repetition."""

@@ -6,10 +6,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from taut.cli.console import print_error, print_json, print_note
-from taut.cli.options import Json, ModelOptions, ModelRef, SamplingOptions
+from taut.cli import values
+from taut.cli.console import checked_text, print_error, print_json, print_note, read_stdin
+from taut.cli.options import Json, ModelOptions, ModelRef, SamplingOptions, plain
 from taut.errors import TautError, UsageError
 
 if TYPE_CHECKING:
@@ -55,21 +54,27 @@ def command(
     model: ModelRef,
     model_options: ModelOptions,
     sampling: SamplingOptions,
-    system: Annotated[str | None, typer.Option("--system", help="A system message to begin with.")] = None,
+    system: Annotated[
+        str | None, plain("--system", "A system message to begin with; default the model's own, if it has one.", values.text())
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Talk with a model. Text piped in is one turn."""
-    if sys.stdin.isatty() and json:
-        raise UsageError("--json answers one turn from a pipe: echo 'question' | taut chat MODEL --json")
+    """Talk with a model in the terminal. Text from a pipe is one question, answered once."""
+    is_piped = not sys.stdin.isatty()
+    if json and not is_piped:
+        raise UsageError("--json answers one question from a pipe: echo 'question' | taut chat MODEL --json")
+    question = read_stdin().strip() if is_piped else ""
+    if is_piped and not question:
+        raise UsageError("stdin is empty; pipe a question in: echo 'question' | taut chat MODEL")
     loaded = model_options.load(model)
     if loaded.kind != "decoder":
         raise UsageError(f"{loaded.name} is an encoder and cannot chat; it can `taut embed`")
-    chat = Chat(loaded, sampling, system)
-    if sys.stdin.isatty():
+    chat = Chat(loaded, sampling, checked_text(system) if system else None)
+    if not is_piped:
         print_note(f"{loaded.summary()}\n{HELP}")
         _converse(chat)
     else:
-        answer, turn = chat.ask(sys.stdin.read().strip(), echo=not json)
+        answer, turn = chat.ask(question, echo=not json)
         if json:
             print_json({"text": answer, **turn.report()})
         else:
@@ -85,6 +90,9 @@ def _converse(chat: Chat) -> None:
         except (EOFError, KeyboardInterrupt):
             print()
             return
+        except UnicodeDecodeError:
+            print_error("what you typed is not UTF-8 text; type it again")
+            continue
         if text in ("/exit", "/quit"):
             return
         if text == "/reset":

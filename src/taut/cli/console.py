@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from taut.errors import UsageError
+from taut.units import show_bytes
+
 Report = Callable[[str, int, int], None]
+
+
+def read_stdin() -> str:
+    """All of stdin as text. Raises UsageError when it is not UTF-8."""
+    return _decoded(sys.stdin.buffer.read(), "stdin")
+
+
+def read_file(path: Path) -> str:
+    """A whole text file. Raises UsageError when it cannot be read or is not UTF-8."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {str(path)!r}: {error.strerror}; give the path of a text file") from None
+    return _decoded(data, repr(str(path)))
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8 text: byte {error.start + 1:,} is 0x{error.object[error.start]:02x}; "
+            "convert it first, as with: iconv -f LATIN1 -t UTF-8"
+        ) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def checked_text(text: str) -> str:
+    """A text of the command line. Raises UsageError when its bytes were not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # the interpreter keeps such a byte as half of a surrogate pair
+        raise UsageError(
+            f"the text {text[:20]!r} is not UTF-8: character {error.start + 1:,} is a stray byte; give it as UTF-8"
+        ) from None
+    return text
 
 
 def print_json(value: Any) -> None:
@@ -19,6 +60,12 @@ def print_json(value: Any) -> None:
 def print_note(text: str) -> None:
     """A remark on stderr, so that stdout holds the result alone; dim on a terminal."""
     print(f"\033[2m{text}\033[0m" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+def warn_of_file(text: str, advice: str) -> None:
+    """A warning when a text that was given is the path of a file, whose content may have been meant."""
+    if os.path.isfile(text):
+        print_note(f"warning: {text!r} is taken as a text, though it is also a file; {advice}")
 
 
 def print_error(text: str) -> None:
@@ -57,14 +104,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         else:
             rows.append((prefix + name, f"{value:.4g}" if isinstance(value, float) else str(value)))
     return rows
-
-
-def show_bytes(count: int) -> str:
-    """`count` in a fitting decimal unit."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"
 
 
 @contextmanager

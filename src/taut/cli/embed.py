@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taut.cli.console import print_json, print_table
-from taut.cli.options import Json, ModelOptions, ModelRef
+from taut.cli import values
+from taut.cli.console import checked_text, print_json, print_table, read_file, read_stdin, warn_of_file
+from taut.cli.options import Json, ModelOptions, ModelRef, plain
 from taut.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,19 +22,23 @@ LABEL_LEN = 40
 
 def command(
     model: ModelRef,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Texts; a single - reads one a line from stdin.")],
     model_options: ModelOptions,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts; a single - reads them from stdin, one a line.")
+    ] = None,
+    file: Annotated[
+        Path | None, plain("--file", "Read the texts from a file, one a line; empty lines are skipped.", {"metavar": "FILE"})
+    ] = None,
     similarity: Annotated[
-        bool, typer.Option("--similarity", help="Print the cosine of every pair instead of vectors.")
+        bool, plain("--similarity", "Print the cosine of every pair instead of vectors.", values.switch())
     ] = False,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long instead of refusing them.")] = False,
+    truncate: Annotated[
+        bool, plain("--truncate", "Cut texts that are too long for the model instead of refusing them.", values.switch())
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Embed texts. Prints one JSON object a line: text and embedding; with --similarity a table (--json: a matrix)."""
-    if texts == ["-"]:
-        texts = [line for line in sys.stdin.read().splitlines() if line.strip()]
-    if not texts or not all(texts):
-        raise UsageError("an empty text cannot be embedded; give at least one word")
+    """Embed texts: one JSON object a line, text and embedding; with --similarity a table of cosines (a matrix with --json)."""
+    texts = _texts(model, texts or [], file)
     loaded = model_options.load(model)
     if loaded.kind != "encoder":
         raise UsageError(f"{loaded.name} is a decoder and does not embed; it can `taut generate` and `taut chat`")
@@ -46,6 +52,32 @@ def command(
         print_json({"texts": texts, "similarity": cosines.tolist()})
     else:
         _print_cosines(texts, cosines)
+
+
+def _texts(model: str, given: list[str], file: Path | None) -> list[str]:
+    if given and file is not None:
+        raise UsageError("texts and --file are both given; give one of them")
+    if "-" in given and len(given) > 1:
+        raise UsageError("- reads the texts from stdin and stands alone; leave it out, or the other texts")
+    if given == ["-"] or str(file) == "-":
+        texts = _lines(read_stdin(), "stdin")
+    elif file is not None:
+        texts = _lines(read_file(file), str(file))
+    else:
+        texts = [checked_text(text) for text in given]
+        for text in texts:
+            warn_of_file(text, f"to embed its lines: taut embed {model} --file {shlex.quote(text)}")
+    if not texts or not all(texts):
+        what = "an empty text is given" if texts else "no text is given"
+        raise UsageError(f"{what}; give texts of at least one character, - to read them from stdin, or --file FILE")
+    return texts
+
+
+def _lines(text: str, name: str) -> list[str]:
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise UsageError(f"{name} holds no text; write one text a line")
+    return lines
 
 
 def _cosines(vectors: NDArray[np.float32]) -> Any:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from taut.cli import values
 from taut.cli.console import flatten, print_json, print_table
-from taut.cli.options import Json, ModelOptions, ModelRef
+from taut.cli.options import Json, ModelOptions, ModelRef, plain
+from taut.errors import UsageError
 
 
 def command(
     model: ModelRef,
     model_options: ModelOptions,
-    explain: Annotated[bool, typer.Option("--explain", help="Also print every pass and plan step with its reason.")] = False,
+    explain: Annotated[
+        bool, plain("--explain", "Also print every pass with its reason, and the plan's steps.", values.switch())
+    ] = False,
+    every_layer: Annotated[
+        bool, plain("--every-layer", "With --explain: print all layers, where equal ones are else shown once.", values.switch())
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show a model's configuration, precision and memory; with --explain each choice that was made."""
+    """Show a model's limits, precision and memory; with --explain each choice that was made and why."""
+    if every_layer and not explain:
+        raise UsageError("--every-layer is given without --explain; give both")
     loaded = model_options.load(model)
     described = loaded.describe()
     if json:
-        print_json({**described, **({"explain": loaded.explain().splitlines()} if explain else {})})
+        print_json({**described, **({"explain": loaded.explain(every_layer=every_layer).splitlines()} if explain else {})})
         return
     print(loaded.summary())
     print_table([], flatten(described))
     if explain:
-        print(loaded.explain())
+        print(loaded.explain(every_layer=every_layer))

@@ -6,11 +6,9 @@ Every option of a group has an environment twin, declared in taut.env.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import inspect
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -18,58 +16,47 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from taut import env
+from taut.cli import values
+from taut.config import EXECUTORS, PRECISIONS
 from taut.errors import UsageError
+from taut.units import counted
 
 if TYPE_CHECKING:
     from taut.api import Model
     from taut.scheduler.request import GenerateRequest
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 
-
-class Precision(str, enum.Enum):
-    fp32 = "fp32"
-    int8 = "int8"
-
-
-class Executor(str, enum.Enum):
-    native = "native"
-    reference = "reference"
-
-
-def parse_bytes(text: str) -> int:
-    """A size such as 4GiB, 500MB or 1000000, in bytes."""
-    match = _SIZE.fullmatch(text.strip())
-    unit = match[2].lower() if match else "?"
-    if match is None or unit not in _UNITS:
-        raise typer.BadParameter(f"{text!r} is no size; write it as 4GiB, 500MB or a number of bytes")
-    return int(float(match[1]) * _UNITS[unit])
-
-
-def option(variable: env.Variable, **settings: Any) -> Any:
+def option(variable: env.Variable, settings: Mapping[str, Any]) -> Any:
     """A typer option for the flag of `variable`, documented (its default too) and read from the environment as that says."""
     return typer.Option(variable.flag, envvar=variable.name, help=variable.doc, show_default=False, **settings)
 
 
+def plain(flag: str, doc: str, settings: Mapping[str, Any]) -> Any:
+    """A typer option without an environment twin; `doc` says its default."""
+    return typer.Option(flag, help=doc, show_default=False, **settings)
+
+
 ModelRef = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A folder, a .gguf file, a hub id (org/name), or an alias: smollm2-135m, minilm."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A folder, a .gguf file, a hub id (org/name), or a packaged model: smollm2-135m, minilm.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", values.switch())]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """How a model is loaded."""
 
-    precision: Annotated[Precision, option(env.PRECISION)] = Precision.int8
-    threads: Annotated[int | None, option(env.THREADS, min=1)] = None
-    memory: Annotated[int | None, option(env.MEMORY, parser=parse_bytes, metavar="SIZE")] = None
-    max_context: Annotated[int | None, option(env.MAX_CONTEXT, min=1)] = None
-    executor: Annotated[Executor, option(env.EXECUTOR)] = Executor.native
-    disable_pass: Annotated[list[str] | None, option(env.DISABLE_PASS, metavar="NAME")] = None
-    exact: Annotated[bool, option(env.EXACT)] = False
+    precision: Annotated[str, option(env.PRECISION, values.one_of(PRECISIONS))] = "int8"
+    threads: Annotated[int | None, option(env.THREADS, values.whole(1))] = None
+    memory: Annotated[int | None, option(env.MEMORY, values.size())] = None
+    max_context: Annotated[int | None, option(env.MAX_CONTEXT, values.whole(1))] = None
+    executor: Annotated[str, option(env.EXECUTOR, values.one_of(EXECUTORS))] = "native"
+    disable_pass: Annotated[list[str] | None, option(env.DISABLE_PASS, values.text("NAME"))] = None
+    exact: Annotated[bool, option(env.EXACT, values.switch())] = False
 
     def load(self, ref: str) -> Model:
         """The model, with a progress bar on stderr when that is a terminal."""
@@ -79,11 +66,11 @@ class ModelOptions:
         with progress() as report:
             return taut.load(
                 ref,
-                precision=self.precision.value,
+                precision=self.precision,
                 threads=self.threads,
                 memory_bytes=self.memory,
                 max_context=self.max_context,
-                executor=self.executor.value,
+                executor=self.executor,
                 disable_passes=tuple(name for names in self.disable_pass or () for name in names.split()),
                 exact=self.exact,
                 progress=report,
@@ -94,23 +81,35 @@ class ModelOptions:
 class SamplingOptions:
     """How text is generated. Temperature 0 is greedy."""
 
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Stop after so many tokens.")] = None
-    temperature: Annotated[float, typer.Option("--temperature", min=0, max=2, help="0 always takes the likeliest token.")] = 0.0
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Keep only the k likeliest tokens; 0 keeps all.")] = 0
-    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1, help="Keep the likeliest tokens of this total mass.")] = 1.0
-    min_p: Annotated[float, typer.Option("--min-p", min=0, max=1, help="Drop tokens below this share of the likeliest.")] = 0.0
-    seed: Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")] = None
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="End the text before this string; repeatable.")] = None
+    max_tokens: Annotated[
+        int | None, plain("--max-tokens", "Stop after N new tokens; default as many as the context holds.", values.whole(1))
+    ] = None
+    temperature: Annotated[
+        float, plain("--temperature", "Randomness from 0 to 2; default 0, always the likeliest token.", values.number(0, 2))
+    ] = 0.0
+    top_k: Annotated[int, plain("--top-k", "Choose among the N likeliest tokens; default 0, all.", values.whole(0))] = 0
+    top_p: Annotated[
+        float, plain("--top-p", "Choose among the likeliest tokens of this total mass; default 1, all.", values.number(0, 1))
+    ] = 1.0
+    min_p: Annotated[
+        float, plain("--min-p", "Drop tokens below this share of the likeliest one's; default 0, none.", values.number(0, 1))
+    ] = 0.0
+    seed: Annotated[int | None, plain("--seed", "The same seed gives the same text; default a random one.", values.whole())] = (
+        None
+    )
+    stop: Annotated[list[str] | None, plain("--stop", "End the text before this string; repeatable.", values.text())] = None
 
     def request(self, model: Model, request_id: str, ids: list[int]) -> GenerateRequest:
         """`ids` as a request that fits the model's context and cache."""
         from taut.errors import ContextLengthError
         from taut.scheduler.request import GenerateRequest, SamplingParams
 
-        kv_tokens = model.describe().get("memory", {}).get("kv_tokens") or model.context_len
-        room = min(model.context_len, kv_tokens) - len(ids)
+        room = model.context_len - len(ids)
         if room < 1:
-            raise ContextLengthError(f"the prompt has {len(ids)} tokens; at most {len(ids) + room - 1} fit")
+            raise ContextLengthError(
+                f"the prompt has {counted(len(ids), 'token')}; at most {model.context_len - 1:,} and an answer fit; "
+                "shorten the prompt, or raise --max-context or --memory if they are set"
+            )
         sampling = SamplingParams(self.temperature, self.top_k, self.top_p or 1e-9, self.min_p, self.seed)
         return GenerateRequest(request_id, tuple(ids), min(self.max_tokens or room, room), sampling, tuple(self.stop or ()))
 
@@ -119,13 +118,13 @@ class SamplingOptions:
 class ServeOptions:
     """Where and within which limits to serve."""
 
-    host: Annotated[str, option(env.HOST)] = "127.0.0.1"
-    port: Annotated[int, option(env.PORT, min=0, max=65535)] = 8000
-    api_key_file: Annotated[Path | None, option(env.API_KEY_FILE)] = None
-    served_name: Annotated[str | None, option(env.SERVED_NAME)] = None
-    drain_timeout: Annotated[float, option(env.DRAIN_TIMEOUT, min=0)] = 30.0
-    max_n: Annotated[int, option(env.MAX_N, min=1, max=128)] = 8
-    max_texts: Annotated[int, option(env.MAX_TEXTS, min=1, max=2048)] = 256
+    host: Annotated[str, option(env.HOST, values.text("ADDRESS"))] = "127.0.0.1"
+    port: Annotated[int, option(env.PORT, values.whole(0, 65535))] = 8000
+    api_key_file: Annotated[Path | None, option(env.API_KEY_FILE, {"metavar": "FILE"})] = None
+    served_name: Annotated[str | None, option(env.SERVED_NAME, values.text("NAME"))] = None
+    drain_timeout: Annotated[float, option(env.DRAIN_TIMEOUT, values.number(0))] = 30.0
+    max_n: Annotated[int, option(env.MAX_N, values.whole(1, 128))] = 8
+    max_texts: Annotated[int, option(env.MAX_TEXTS, values.whole(1, 2048))] = 256
 
     def keys(self) -> tuple[str, ...]:
         """The API keys of the environment and the file. Raises UsageError when the file cannot be read or holds none."""
@@ -155,12 +154,12 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
-    def spread(**values: Any) -> None:
+    def spread(**given: Any) -> None:
         built = {
-            name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
             for name, group in groups.items()
         }
-        command(**values, **built)
+        command(**given, **built)
 
     spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

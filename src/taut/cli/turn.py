@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from taut.scheduler.request import FinishedEvent, GenerateRequest, TextEvent
+from taut.units import counted
 
 if TYPE_CHECKING:
     from taut.api import Model
@@ -52,12 +53,14 @@ class Turn:
         """Speed and counts in one line."""
         assert self.finished is not None
         usage = self.finished.usage
-        cached = f", {usage.cached_tokens} of them cached" if usage.cached_tokens else ""
-        cut = " · cut at the limit" if self.finished.reason == "length" else ""
-        return (
-            f"{usage.completion_tokens} tokens · {self.tokens_per_s:.1f} tokens/s · first after {self.first_s:.2f} s · "
-            f"prompt {usage.prompt_tokens} tokens{cached}{cut}"
-        )
+        parts = [counted(usage.completion_tokens, "token")]
+        if self.tokens_per_s:
+            parts.append(f"{self.tokens_per_s:.1f} tokens/s")
+        cached = f", {usage.cached_tokens:,} of them cached" if usage.cached_tokens else ""
+        parts += [f"first after {self.first_s:.2f} s", f"prompt {counted(usage.prompt_tokens, 'token')}{cached}"]
+        if self.finished.reason == "length":
+            parts.append("cut at the limit")
+        return " · ".join(parts)
 
     def report(self) -> dict[str, Any]:
         """The same for programs."""

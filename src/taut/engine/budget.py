@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from taut.engine.kv_cache import BLOCK_TOKENS, KVLayout, blocks_for
 from taut.errors import MemoryBudgetError
+from taut.units import show_bytes
 
 # Left to the interpreter, the server, the tokenizer and the operating system when the budget is derived from what is free.
 RESERVE_BYTES = 384 << 20
@@ -19,19 +21,31 @@ UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 def available_bytes(root: str = "/") -> int:
     """Memory that may still be used: the least of MemAvailable and every enclosing cgroup's limit minus its non-reclaimable use.
     `root` replaces / in tests."""
-    found = [_meminfo(Path(root) / "proc/meminfo"), *_cgroup_rooms(Path(root))]
+    found = [_meminfo(Path(root) / "proc/meminfo", "MemAvailable"), *(room for _, room in _cgroups(Path(root)))]
     return max(0, min(found))
 
 
-def _meminfo(path: Path) -> int:
+def check_given(budget_bytes: int | None, root: str = "/") -> None:
+    """MemoryBudgetError when a budget that was given is more than the machine, or an enclosing cgroup, has in all."""
+    limits = [_meminfo(Path(root) / "proc/meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(Path(root)))]
+    if budget_bytes is not None and budget_bytes > min(limits):
+        owner = "the machine" if limits[0] == min(limits) else "the cgroup (the container's limit)"
+        raise MemoryBudgetError(
+            f"a memory budget of {show_bytes(budget_bytes, math.ceil)} is given, but {owner} has {show_bytes(min(limits), math.floor)}; "
+            "give --memory at most that, or leave it out to take what is free"
+        )
+
+
+def _meminfo(path: Path, field: str) -> int:
     for line in path.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cgroup_rooms(root: Path) -> list[int]:
-    rooms = []
+def _cgroups(root: Path) -> list[tuple[int, int]]:
+    """(limit, limit minus non-reclaimable use) of every enclosing cgroup that has a limit."""
+    found = []
     for relative, controllers in _memberships(root / "proc/self/cgroup"):
         v2 = controllers == ""
         base = root / ("sys/fs/cgroup" if v2 else "sys/fs/cgroup/memory")
@@ -42,8 +56,8 @@ def _cgroup_rooms(root: Path) -> list[int]:
         for folder in (inner, *inner.parents):
             if base not in (folder, *folder.parents):
                 break
-            rooms += _room(folder, names)
-    return rooms
+            found += _limit(folder, names)
+    return found
 
 
 def _memberships(path: Path) -> list[tuple[str, str]]:
@@ -56,7 +70,7 @@ def _memberships(path: Path) -> list[tuple[str, str]]:
     return [(where, controllers) for _, controllers, where in split if controllers == "" or "memory" in controllers.split(",")]
 
 
-def _room(folder: Path, names: tuple[str, str, str, str]) -> list[int]:
+def _limit(folder: Path, names: tuple[str, str, str, str]) -> list[tuple[int, int]]:
     limit_name, use_name, stat_name, reclaimable = names
     try:
         limit = (folder / limit_name).read_text().strip()
@@ -64,7 +78,7 @@ def _room(folder: Path, names: tuple[str, str, str, str]) -> list[int]:
             return []
         used = int((folder / use_name).read_text())
         stat = dict(line.split()[:2] for line in (folder / stat_name).read_text().splitlines() if " " in line)
-        return [int(limit) - (used - int(stat.get(reclaimable, 0)))]
+        return [(int(limit), int(limit) - (used - int(stat.get(reclaimable, 0))))]
     except (OSError, ValueError):
         return []
 
@@ -104,14 +118,8 @@ def grant(budget_bytes: int | None, weight_bytes: int, activation_bytes: int, kv
 def _check(left: int, total: int, weights: int, activations: int, kv: int) -> None:
     if left < 0:
         raise MemoryBudgetError(
-            f"the model does not fit: process {_size(PROCESS_BYTES)} + weights {_size(weights)} + activations {_size(activations)}"
-            + (f" + the smallest KV cache {_size(kv)}" if kv else "")
-            + f" = {_size(total - left)}, the budget is {_size(total)}: {_size(-left)} are missing. "
+            f"the model does not fit: process {show_bytes(PROCESS_BYTES)} + weights {show_bytes(weights)} + activations {show_bytes(activations)}"
+            + (f" + the smallest KV cache {show_bytes(kv)}" if kv else "")
+            + f" = {show_bytes(total - left, math.ceil)}, the budget is {show_bytes(total)}: {show_bytes(-left, math.ceil)} are missing. "
             "Raise --memory, or choose a smaller model (int8 takes a quarter of fp32)"
         )
-
-
-def _size(count: int) -> str:
-    """Bytes for people: the unit follows the size."""
-    unit, name = next(((u, n) for u, n in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if count >= u), (1, "bytes"))
-    return f"{count / unit:.2f} {name}" if unit > 1 else f"{count} {name}"

@@ -12,20 +12,23 @@ from types import ModuleType
 from typing import Literal
 
 from taut.checkpoint import Checkpoint
-from taut.errors import UnsupportedModelError
+from taut.errors import UnsupportedModelError, UsageError
 from taut.graph import Graph, verify
+from taut.units import counted
 
 Kind = Literal["decoder", "encoder"]
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A graph and what the outer stages must know of the model. `context_len` is the most tokens of one sequence."""
+    """A graph and what the outer stages must know of the model. `context_len` is the most tokens of one sequence,
+    `max_context_len` what it could be at most."""
 
     graph: Graph
     kind: Kind
     family: str
     context_len: int
+    max_context_len: int
     vocab_size: int
     layers: int
     kv_heads: int
@@ -48,14 +51,19 @@ def family(model_type: object) -> ModuleType:
 
 
 def build(checkpoint: Checkpoint, *, context_len: int | None = None) -> BuiltModel:
-    """The model of a checkpoint, for sequences of at most `context_len` tokens (default: what its config allows)."""
+    """The model of a checkpoint, for sequences of at most `context_len` tokens (default, and limit: what its config allows)."""
     module = family(checkpoint.config.get("model_type"))
     config = module.Config.from_checkpoint(checkpoint)
-    limit = min(config.context_len, context_len or config.context_len)
+    if context_len is not None and context_len > config.context_len:
+        raise UsageError(
+            f"max_context (--max-context) is {context_len:,}, but {checkpoint.name} takes at most {config.context_len:,} tokens; "
+            "give at most that, or leave it out"
+        )
+    limit = context_len or config.context_len
     graph = verify(module.build(config, limit))
     renamed, surplus = _match(module, checkpoint, graph)
     return BuiltModel(
-        graph, module.KIND, module.__name__.rpartition(".")[2], limit, config.vocab_size,
+        graph, module.KIND, module.__name__.rpartition(".")[2], limit, config.context_len, config.vocab_size,
         config.layers, config.kv_heads, config.head_dim, config.hidden_size, renamed, surplus,
     )  # fmt: skip
 
@@ -75,6 +83,6 @@ def _match(module: ModuleType, checkpoint: Checkpoint, graph: Graph) -> tuple[di
         shown = "\n  ".join(faults[:20]) + (f"\n  … and {len(faults) - 20} more" if len(faults) > 20 else "")
         extra = f"\nnot used by the model: {', '.join(surplus[:10])}" if surplus else ""
         raise UnsupportedModelError(
-            f"{checkpoint.name}: the weights do not match config.json ({len(faults)} faults; an incomplete download?)\n  {shown}{extra}"
+            f"{checkpoint.name}: the weights do not match config.json ({counted(len(faults), 'fault')}; an incomplete download?)\n  {shown}{extra}"
         )
     return renamed, surplus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from taut.checkpoint import Checkpoint
+from taut.checkpoint import Checkpoint, rope_parameters
 from taut.errors import UnsupportedModelError
 from taut.graph import Builder, Graph
 from taut.ops.rope import RopeTable
@@ -61,16 +61,15 @@ class Config:
 
 
 def _rope(c: dict[str, Any], head_dim: int) -> RopeTable:
-    """Both spellings: rope_theta + rope_scaling, and rope_parameters; the scaling's kind under type or rope_type."""
-    scaling = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    theta = float(scaling.get("rope_theta") or c.get("rope_theta") or 10000.0)
-    rotary_dim = int(head_dim * float(c.get("partial_rotary_factor") or 1.0))
-    if kind == "default":
-        return RopeTable(theta, rotary_dim, int(c.get("max_position_embeddings") or 2048))
-    if kind == "linear":
-        return RopeTable(theta, rotary_dim, int(c.get("max_position_embeddings") or 2048), float(scaling["factor"]))
-    raise UnsupportedModelError(f"rope scaling {kind!r} is not supported; supported: default, linear")
+    scaling = rope_parameters(c)
+    if any(isinstance(value, dict) for value in scaling.values()):
+        raise UnsupportedModelError("rope settings of their own for each kind of layer are not supported")
+    kind, theta = scaling["rope_type"], float(scaling["rope_theta"])
+    rotary_dim = int(head_dim * float(scaling.get("partial_rotary_factor") or 1.0))
+    if kind not in ("default", "linear"):
+        raise UnsupportedModelError(f"rope scaling {kind!r} is not supported; supported: default, linear")
+    factor = float(scaling["factor"]) if kind == "linear" else 1.0
+    return RopeTable(theta, rotary_dim, int(c.get("max_position_embeddings") or 2048), factor)
 
 
 def rename(name: str) -> str | None:

@@ -22,7 +22,8 @@ _ACTS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tan
 
 @dataclass(frozen=True)
 class Config:
-    """`position_offset` is added to every position (RoBERTa counts from its padding id + 1). `pooling` "" keeps one row per token."""
+    """`position_offset` is added to every position (RoBERTa counts from its padding id + 1). `pooling` "" keeps one row per token.
+    `max_text_len`: the tokens of a text that sentence-transformers would read; longer ones it cuts, here they are an error."""
 
     hidden_size: int
     layers: int
@@ -36,6 +37,7 @@ class Config:
     act: str
     pooling: str
     normalize: bool
+    max_text_len: int | None = None
 
     @property
     def kv_heads(self) -> int:
@@ -47,7 +49,8 @@ class Config:
 
     @property
     def context_len(self) -> int:
-        return self.positions - self.position_offset
+        rows = self.positions - self.position_offset
+        return rows if self.max_text_len is None else min(rows, self.max_text_len)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Config:
@@ -72,6 +75,7 @@ class Config:
             act=_ACTS[act],
             pooling=pooling.mode if pooling else "mean",
             normalize=pooling.normalize if pooling else True,
+            max_text_len=pooling.max_length if pooling else None,
         )
 
 

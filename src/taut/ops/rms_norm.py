@@ -33,6 +33,7 @@ def norm_outputs(inputs: Sequence[Signature], attrs: Attrs) -> list[Signature]:
 
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
     x = inputs[0].astype(np.float64)
-    heads = x.reshape(len(x), -1, attrs.get("head_dim", 0) or x.shape[1])  # (tokens, heads, width)
+    width = attrs.get("head_dim", 0) or x.shape[1]
+    heads = x.reshape(len(x), x.shape[1] // width, width)  # (tokens, heads, width); a chunk may have no row that is wanted
     y = heads / np.sqrt(np.mean(heads**2, axis=-1, keepdims=True) + attrs["eps"]) * weights[0]
     return [y.reshape(x.shape).astype(np.float32)]

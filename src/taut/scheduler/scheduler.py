@@ -16,6 +16,7 @@ from taut.errors import ContextLengthError, MemoryBudgetError, OverloadedError
 from taut.scheduler.blocks import BlockPool
 from taut.scheduler.request import EmbedRequest
 from taut.scheduler.sequence import Sequence
+from taut.units import counted
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Scheduler:
         self._check_length(len(request.prompt), reserve=1)
         if blocks_for(min(len(request.prompt) + request.max_tokens, self.limits.context_len)) > self.pool.num_blocks:
             raise MemoryBudgetError(
-                f"the request needs up to {len(request.prompt) + request.max_tokens} tokens of KV cache, all of it holds "
-                f"{self.pool.num_blocks * BLOCK_TOKENS}; shorten the prompt, lower max_tokens or raise --memory"
+                f"the request needs up to {len(request.prompt) + request.max_tokens:,} tokens of KV cache, all of it holds "
+                f"{self.pool.num_blocks * BLOCK_TOKENS:,}; shorten the prompt, lower max_tokens or raise --memory"
             )
         self._check_queue(len(request.prompt))
         self.waiting.append(sequence)
@@ -73,17 +74,19 @@ class Scheduler:
 
     def _check_length(self, prompt_len: int, reserve: int) -> None:
         if prompt_len + reserve > self.limits.context_len:
-            room = "" if not reserve else " and at least one new token"
+            what, room, param = ("prompt", " and an answer", "messages") if reserve else ("text", "", "input")
             raise ContextLengthError(
-                f"the prompt has {prompt_len} tokens; this model takes at most {self.limits.context_len} tokens for prompt{room}",
-                param="messages",
+                f"the {what} has {counted(prompt_len, 'token')}; at most {self.limits.context_len - reserve:,}{room} fit; shorten it",
+                param=param,
             )
 
     def _check_queue(self, tokens: int) -> None:
         queued = len(self.waiting) + len(self.embeds)
         queued_tokens = sum(len(s.tokens) for s in self.waiting) + sum(len(e.prompt) for e in self.embeds)
         if queued >= self.limits.waiting or queued_tokens + tokens > self.limits.waiting_tokens:
-            raise OverloadedError(f"the queue is full ({queued} requests, {queued_tokens} tokens); retry later")
+            raise OverloadedError(
+                f"the queue is full ({counted(queued, 'request')}, {counted(queued_tokens, 'token')}); retry later"
+            )
 
     def next_chunks(self) -> list[Chunk]:
         """The generation work of the next step; empty when there is none. Blocks for it are taken."""

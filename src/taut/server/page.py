@@ -1,6 +1,7 @@
 """`/`: one page to try the model in a browser.
 
-Self-contained: no file, font or script from elsewhere. The page reads /info and calls the API like any client.
+Self-contained: no file, font or script from elsewhere. The page reads /info and calls the API like any client; when that asks for an
+API key, so does the page, and keeps it in the tab's sessionStorage only.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def quantize_rows(x: F32, group: int) -> tuple[I8, F32, I32]:
     padded: F32 = np.zeros((num_rows, cut.k), dtype=np.float32)
     padded[:, :k] = x
     width = group or cut.k
-    grouped = padded.reshape(num_rows, -1, width)  # (rows, groups, width)
+    grouped = padded.reshape(num_rows, padded.shape[1] // width, width)  # (rows, groups, width)
     absmax = np.abs(grouped).max(axis=2)
     finite = np.isfinite(absmax)
     scale, inverse = _scale_and_inverse(np.where(finite, absmax, np.float32(0)))
