@@ -6,6 +6,7 @@ A prompt says what happens. Its text is made of words; the tokenizer gives one i
     "nan"              the request fails with NumericalError at its second step (an embedding: a non-finite vector)
     "die"              the step raises, which kills the engine thread
     "hang"             the step waits until `FakeLoop.release` is set
+    "go on"            the script is repeated until `FakeLoop.release` is set
     "overload"         submit raises OverloadedError
 """
 
@@ -104,7 +105,7 @@ class FakeLoop:
         if any("die" in prompt for prompt in prompts):
             raise RuntimeError("secret detail at /some/path")
         if any("hang" in prompt for prompt in prompts):
-            self.release.wait(10)
+            self.release.wait(60)
         if self.step_s:
             time.sleep(self.step_s)
         events: list[Event] = []
@@ -122,12 +123,15 @@ class FakeLoop:
             return [FinishedEvent(request.request_id, "error", usage, NumericalError("the logits are not finite"))]
         if number == 1 and "fail" in text_of(request):
             return [FinishedEvent(request.request_id, "error", usage, RuntimeError("secret detail at /some/path"))]
-        if number == len(self.script):
+        if number >= len(self.script) and not self._goes_on(request):
             return [FinishedEvent(request.request_id, "stop", usage)]
         if number == request.max_tokens:
             return [FinishedEvent(request.request_id, "length", usage)]
         self.sent[request.request_id] += 1
-        return [TextEvent(request.request_id, self.script[number], (number,))]
+        return [TextEvent(request.request_id, self.script[number % len(self.script)], (number,))]
+
+    def _goes_on(self, request: GenerateRequest) -> bool:
+        return "go on" in text_of(request) and not self.release.is_set()
 
     def _embed(self, request: EmbedRequest) -> list[Event]:
         vector = np.full(DIM, len(request.prompt), np.float32)
