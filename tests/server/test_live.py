@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
+import logging
+import re
 import signal
 import socket
 import subprocess
@@ -366,10 +367,16 @@ class Process:
         assert started.wait(PATIENCE_S)
         return thread, lines
 
-    def is_closed_to_new_clients(self) -> bool:
+    def connect(self) -> socket.socket:
         host, port = self.url.removeprefix("http://").split(":")
-        with socket.socket() as client:
-            return client.connect_ex((host, int(port))) == errno.ECONNREFUSED
+        return socket.create_connection((host, int(port)), PATIENCE_S)
+
+    def is_closed_to_new_clients(self) -> bool:
+        try:
+            self.connect().close()
+        except ConnectionRefusedError:
+            return True
+        return False
 
     def end(self) -> tuple[int, str]:
         _, stderr = self.process.communicate(timeout=PATIENCE_S)
@@ -396,6 +403,85 @@ def test_a_second_signal_forces() -> None:
     wait_until(server.is_closed_to_new_clients)  # two signals in one moment may arrive as one
     assert server.process.poll() is None, "still draining"
     server.process.send_signal(signal.SIGTERM)
-    server.end()  # raises when it takes a minute; the drain would take longer
+    _, stderr = server.end()  # raises when it takes a minute; the drain would take longer
+    assert "Exception in ASGI application" not in stderr
     thread.join(PATIENCE_S)
     assert "data: [DONE]" not in lines
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_a_body_half_sent_at_the_end_leaves_no_traceback(num_signals: int) -> None:
+    server = Process(drain_s=0.2 if num_signals == 1 else 1000, num_pieces=10)
+    with server.connect() as client:
+        data = http_request(CHAT, {"messages": user()}, expect="100-continue")
+        client.sendall(data[:-5])
+        assert client.recv(4096).startswith(b"HTTP/1.1 100"), "a route reads the body"
+        server.process.send_signal(signal.SIGTERM)
+        if num_signals == 2:
+            wait_until(server.is_closed_to_new_clients)
+            server.process.send_signal(signal.SIGTERM)
+        code, stderr = server.end()
+        assert client.recv(4096).startswith(b"HTTP/1.1 503")
+    assert code == 0, stderr
+    assert "Exception in ASGI application" not in stderr
+    assert num_signals == 2 or "Traceback" not in stderr
+
+
+BAD_CHUNK = b"host: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        ([b"GET /livez HTTP/1.1\r\n" + BAD_CHUNK], [b"400"]),
+        ([b"GET /livez HTTP/1.1\r\n" + BAD_CHUNK[:-4], BAD_CHUNK[-4:]], [b"200"]),
+        ([b"POST /v1/chat/completions HTTP/1.1\r\n" + BAD_CHUNK], [b"400"]),
+        ([b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n", b"\x00\r\n\r\n"], [b"200", b"400"]),
+    ],
+    ids=range(4),
+)
+def test_what_turns_out_to_be_no_http_is_no_error_of_ours(
+    sent: list[bytes], answers: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with live_server() as live:
+        with live.connect() as client:
+            received = b""
+            for number, part in enumerate(sent, 1):
+                client.sendall(part)
+                while number < len(sent) and b'{"status":"ok"}' not in received:
+                    received += client.recv(4096)
+            while data := client.recv(4096):
+                received += data
+        assert re.findall(rb"HTTP/1\.1 (\d+)", received) == answers
+        assert answer(live) == TEXT
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+
+
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        (b"1.1", b"content-length: 5\r\ntransfer-encoding: chunked"),
+        (b"1.1", b"Transfer-Encoding: Chunked\r\nContent-Length: 5"),
+        (b"1.1", b"content-length: 5\r\ncontent-length: 6"),
+        (b"1.1", b"transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
+        (b"1.1", b"transfer-encoding: gzip, chunked"),
+        (b"1.1", b"content-length: 5, 6"),
+        (b"1.1", b"content-length : 5"),
+        (b"1.0", b"transfer-encoding: chunked"),
+    ],
+    ids=range(8),
+)
+def test_a_body_whose_end_is_unclear_ends_the_connection(version: bytes, fields: bytes) -> None:
+    head = b"POST /v1/chat/completions HTTP/" + version + b"\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with live_server() as live, live.connect() as client:
+        client.sendall(head + fields + b"\r\n\r\n0\r\n\r\n" + SMUGGLED)
+        received = b""
+        while data := client.recv(4096):
+            received += data
+        assert received.startswith(b"HTTP/1.1 400")
+        assert received.count(b"HTTP/1.1 ") == 1, "what follows is not looked at"
+        assert b"connection: close" in received.lower()
+        assert b'"code":"invalid_http"' in received

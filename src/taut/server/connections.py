@@ -176,7 +176,7 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True  # the route's own answer has no place any more
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._end_with(Failure(400, "this is not a valid HTTP/1.1 request", "invalid_http", headers=CLOSE))
+            self._end_with(Failure(400, "the request is not valid HTTP", "invalid_http", headers=CLOSE))
         else:
             self.transport.close()
 
