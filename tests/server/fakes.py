@@ -64,7 +64,8 @@ class FakeLoop:
     script: tuple[str, ...] = ("Hel", "lo", ", ", "world")
     step_s: float = 0.0
     slots: int = 4
-    max_waiting: int = 1000
+    max_queued: int = 1000
+    max_queued_tokens: int = 10**6
     release: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class FakeLoop:
 
     def submit(self, request: Request) -> None:
         self.owners.add(threading.get_ident())
-        if "overload" in text_of(request) or len(self.waiting) >= self.max_waiting:
+        if "overload" in text_of(request) or len(self.waiting) >= self.max_queued:
             raise OverloadedError("the queue is full", retry_after_s=7)
         assert request.request_id not in {r.request_id for r in (*self.waiting, *self.running.values())}, "ids are unique"
         self.seen.append(request)

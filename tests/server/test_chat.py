@@ -214,6 +214,30 @@ def test_errors_before_the_first_byte_have_a_status(client: TestClient) -> None:
         assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.parametrize("stream_on", [False, True])
+def test_what_can_never_be_admitted_is_the_requests_fault(stream_on: bool) -> None:
+    model = FakeModel(FakeLoop(max_queued=6, max_queued_tokens=50))
+    with client_of(model) as client:
+
+        def ask(*prompts: str, n: int) -> tuple[int, str]:
+            response = client.post(COMPLETIONS, json={"prompt": list(prompts), "n": n, "stream": stream_on})
+            return response.status_code, "" if response.status_code == 200 else response.json()["error"]["message"]
+
+        status, message = ask(*"abcd", n=2)
+        assert status == 400
+        assert "8 sequences" in message
+        assert "at most 6" in message
+        assert not model.tokenizer.calls, "known before anything is tokenized"
+        status, message = ask("x" * 26, n=2)
+        assert status == 400
+        assert "52 prompt tokens" in message
+        assert "at most 50" in message
+        assert not model.loop.seen
+        assert ask(*"abc", n=2)[0] == ask("x" * 25, n=2)[0] == 200
+        assert client.post(CHAT, json={"messages": user(), "n": 7}).status_code == 400
+        assert client.get("/info").json()["limits"]["sequences"] == 6
+
+
 def test_overload_of_one_prompt_takes_back_the_others(client: TestClient, model: FakeModel) -> None:
     assert client.post(COMPLETIONS, json={"prompt": ["a", "b", "overload"]}).status_code == 503
     assert sorted(request_id.split(":")[1] for request_id, _ in model.loop.cancelled) == ["0", "1"]

@@ -119,6 +119,14 @@ def test_generation_ends_with_the_context(client: httpx.Client, model: taut.Mode
         assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+def test_more_choices_than_the_queue_takes(client: httpx.Client) -> None:
+    response = client.post(COMPLETIONS, json={"prompt": ["a"] * 256, "n": 8})
+    assert response.status_code == 400
+    assert "at most 1024" in response.json()["error"]["message"]
+    many = complete(client, prompt=["a"] * 128, n=8, max_tokens=1)
+    assert len(many["choices"]) == 1024
+
+
 def test_a_client_that_leaves_gives_its_blocks_back(
     client: httpx.Client, live: Live, model: taut.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

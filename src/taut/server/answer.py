@@ -119,8 +119,10 @@ async def _disconnect(receive: Receive) -> None:
 @asynccontextmanager
 async def answering(services: Services, job: Job) -> AsyncIterator[Subscription]:
     """The events of `job` while the block runs. Room is reserved before tokenizing; what still runs at the end is cancelled."""
+    services.engine.check_size(job.num_requests)
     with services.engine.reserve(job.num_requests):
         requests = await to_thread.run_sync(job.requests, limiter=services.tokenizing)
+        services.engine.check_size(len(requests), sum(len(request.prompt) for request in requests))
         async with services.engine.open(requests) as subscription:
             yield subscription
 
