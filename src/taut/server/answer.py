@@ -29,6 +29,7 @@ from taut.server.served import Served
 from taut.server.settings import Settings
 
 TOKENIZER_THREADS = 2
+PARSER_THREADS = 1  # for large bodies; parsing two at once would take as long and hold twice the memory
 INLINE_REQUESTS = 8  # a larger answer (many vectors) is written as JSON off the event loop
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Services:
     engine: EngineThread
     metrics: Metrics
     tokenizing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(TOKENIZER_THREADS))
+    parsing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(PARSER_THREADS))
 
 
 class Job(Protocol):
