@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from taut.testing import tiny
@@ -14,6 +15,10 @@ TIERS = {"native", "parity", "slow"}
 
 # Nothing here may reach a network; the hub's own tests point it at a loopback address.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+# Properties are tested, not speed: an example may take long on a busy machine.
+hypothesis.settings.register_profile("taut", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("taut")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,6 +76,16 @@ DRAIN_TIMEOUT = Variable(
 )
 MAX_N = Variable("TAUT_MAX_N", "Most answers (n) to one request, 1 to 128; default 8.", "--max-n")
 MAX_TEXTS = Variable("TAUT_MAX_TEXTS", "Most prompts or texts in one request, 1 to 2048; default 256.", "--max-texts")
+MAX_CONNECTIONS = Variable(
+    "TAUT_MAX_CONNECTIONS",
+    "Most connections at once; default 1024, and no more than the open files allowed to the process, less 64.",
+    "--max-connections",
+)
+MAX_CONNECTIONS_PER_ADDRESS = Variable(
+    "TAUT_MAX_CONNECTIONS_PER_ADDRESS",
+    "Most connections of one client address (IPv6: one /64) at once; default no limit, for clients behind a proxy share one.",
+    "--max-connections-per-address",
+)
 
 ISA = Variable("TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni or avx512; an error if it cannot run here.")
 DEBUG = Variable("TAUT_DEBUG", "1: show the traceback of an error on the command line.")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taut.checkpoint import ChatTemplate
-from taut.errors import ModelFormatError, RequestError
+from taut.errors import ContextLengthError, ModelFormatError, RequestError
 
 pytestmark = pytest.mark.slow  # each template starts a process
 
@@ -134,7 +134,7 @@ def test_a_template_that_needs_too_much_memory_harms_nothing(template: Templates
 def test_output_is_bounded(template: Templates) -> None:
     made = template("{% for i in range(100) %}{{ messages[0].content }}{% endfor %}", max_chars=500)
     assert len(made.render(USER)) == 500
-    with pytest.raises(RequestError, match="more than 500 characters"):
+    with pytest.raises(ContextLengthError, match="more than 500 characters"):
         made.render([{"role": "user", "content": "hello!"}])
 
 

@@ -201,6 +201,18 @@ def test_queue_is_bounded() -> None:
     assert set(drain(loop)[1]) == {"0", "1", "2"}
 
 
+def test_larger_than_the_queue_is_refused() -> None:
+    loop, _ = fake_loop(waiting_tokens=50)
+    for new in (request("a", [5] * 51), EmbedRequest("b", (5,) * 51)):
+        with pytest.raises(RequestError, match="at most 50"):
+            loop.submit(new)
+    loop.submit(request("c", [5] * 50))
+    with pytest.raises(OverloadedError):
+        loop.submit(request("d", [5]))
+    assert (loop.max_queued, loop.max_queued_tokens) == (1024, 50)
+    assert set(drain(loop)[1]) == {"c"}
+
+
 @pytest.mark.parametrize("prompt", [[], [-1], [1000], [2**63]])
 def test_bad_ids(prompt: list[int]) -> None:
     loop, _ = fake_loop()

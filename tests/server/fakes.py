@@ -6,6 +6,7 @@ A prompt says what happens. Its text is made of words; the tokenizer gives one i
     "nan"              the request fails with NumericalError at its second step (an embedding: a non-finite vector)
     "die"              the step raises, which kills the engine thread
     "hang"             the step waits until `FakeLoop.release` is set
+    "go on"            the script is repeated until `FakeLoop.release` is set
     "overload"         submit raises OverloadedError
 """
 
@@ -63,7 +64,8 @@ class FakeLoop:
     script: tuple[str, ...] = ("Hel", "lo", ", ", "world")
     step_s: float = 0.0
     slots: int = 4
-    max_waiting: int = 1000
+    max_queued: int = 1000
+    max_queued_tokens: int = 10**6
     release: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -77,7 +79,7 @@ class FakeLoop:
 
     def submit(self, request: Request) -> None:
         self.owners.add(threading.get_ident())
-        if "overload" in text_of(request) or len(self.waiting) >= self.max_waiting:
+        if "overload" in text_of(request) or len(self.waiting) >= self.max_queued:
             raise OverloadedError("the queue is full", retry_after_s=7)
         assert request.request_id not in {r.request_id for r in (*self.waiting, *self.running.values())}, "ids are unique"
         self.seen.append(request)
@@ -104,7 +106,7 @@ class FakeLoop:
         if any("die" in prompt for prompt in prompts):
             raise RuntimeError("secret detail at /some/path")
         if any("hang" in prompt for prompt in prompts):
-            self.release.wait(10)
+            self.release.wait(60)
         if self.step_s:
             time.sleep(self.step_s)
         events: list[Event] = []
@@ -122,12 +124,15 @@ class FakeLoop:
             return [FinishedEvent(request.request_id, "error", usage, NumericalError("the logits are not finite"))]
         if number == 1 and "fail" in text_of(request):
             return [FinishedEvent(request.request_id, "error", usage, RuntimeError("secret detail at /some/path"))]
-        if number == len(self.script):
+        if number >= len(self.script) and not self._goes_on(request):
             return [FinishedEvent(request.request_id, "stop", usage)]
         if number == request.max_tokens:
             return [FinishedEvent(request.request_id, "length", usage)]
         self.sent[request.request_id] += 1
-        return [TextEvent(request.request_id, self.script[number], (number,))]
+        return [TextEvent(request.request_id, self.script[number % len(self.script)], (number,))]
+
+    def _goes_on(self, request: GenerateRequest) -> bool:
+        return "go on" in text_of(request) and not self.release.is_set()
 
     def _embed(self, request: EmbedRequest) -> list[Event]:
         vector = np.full(DIM, len(request.prompt), np.float32)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -21,6 +22,7 @@ from taut.server.settings import Settings
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
+PATIENCE_S = 60.0  # no test measures speed: what comes at all may come late on a busy machine
 
 
 def user(text: str = "hello") -> list[dict[str, str]]:
@@ -50,16 +52,19 @@ class Live:
 
     def stop(self) -> None:
         self.server.handle_exit(15, None)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     def connect(self, *, receive_bytes: int | None = None) -> socket.socket:
         client = socket.socket()
         if receive_bytes is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         client.connect(("127.0.0.1", self.port))
         return client
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -80,7 +85,7 @@ def http_request(path: str, body: dict[str, Any], **headers: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + data
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the awaited state was not reached"

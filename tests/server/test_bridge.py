@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from server.fakes import FakeLoop
+from server.support import PATIENCE_S
 from taut.errors import EngineStoppedError, OverloadedError, RequestError
 from taut.scheduler.request import Event, FinishedEvent, GenerateRequest, TextEvent
 from taut.server.bridge import SWITCH_INTERVAL_S, EngineThread, Subscription
@@ -24,16 +26,15 @@ def request(name: str, text: str = "hello", max_tokens: int = 100) -> GenerateRe
 async def drained(subscription: Subscription) -> list[Event]:
     events: list[Event] = []
     while not subscription.is_done:
-        events += await subscription.take(5)
+        events += await subscription.take(PATIENCE_S)
     return events
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the awaited state was not reached"
         await asyncio.sleep(0.002)
-    raise AssertionError("the awaited state was not reached")
 
 
 @asynccontextmanager
@@ -48,7 +49,7 @@ async def running(loop: FakeLoop, **options: Any) -> AsyncIterator[EngineThread]
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_S))  # type: ignore[arg-type]
 
 
 def test_events_arrive_in_order_and_end_once() -> None:
@@ -86,7 +87,7 @@ def test_leaving_cancels_before_the_next_step() -> None:
         loop = FakeLoop(script=("x",) * 1000, step_s=0.01)
         async with running(loop) as engine:
             async with engine.open([request("a"), request("b")]) as subscription:
-                await subscription.take(5)
+                await subscription.take(PATIENCE_S)
             left_at = loop.steps
             await until(lambda: not loop.has_work)
             assert {name for name, _ in loop.cancelled} == {"a", "b"}
@@ -164,7 +165,7 @@ def test_stop_ends_everybody() -> None:
     async def test() -> None:
         loop = FakeLoop(script=("x",) * 10_000, step_s=0.001)
         async with running(loop) as engine, engine.open([request("a")]) as subscription:
-            await subscription.take(5)
+            await subscription.take(PATIENCE_S)
             await engine.stop()
             *_, last = await drained(subscription)
             assert isinstance(last, FinishedEvent)

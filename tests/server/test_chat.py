@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from server.fakes import CACHED_TOKENS, FakeLoop, FakeModel, text_of
-from server.support import CHAT, COMPLETIONS, client_of, events_of, is_openai_error, metric, user
+from server.support import CHAT, COMPLETIONS, client_of, events_of, is_openai_error, metric, user, wait_until
 from taut.scheduler.request import GenerateRequest
 from taut.server.settings import Limits, Settings
 
@@ -196,9 +196,9 @@ def test_a_request_that_fails(client: TestClient, prompt: str, status: int, code
 
 
 def test_one_failing_prompt_of_a_list_cancels_the_others() -> None:
-    model = FakeModel(FakeLoop(step_s=0.02))
+    model = FakeModel(FakeLoop(step_s=0.002), context_len=90_000)
     with client_of(model) as client:
-        assert client.post(COMPLETIONS, json={"prompt": ["a", "nan", "b"]}).status_code == 500
+        assert client.post(COMPLETIONS, json={"prompt": ["go on", "nan", "go on"]}).status_code == 500
         assert client.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
     assert len(model.loop.cancelled) == 2
     assert not model.loop.has_work
@@ -212,6 +212,30 @@ def test_errors_before_the_first_byte_have_a_status(client: TestClient) -> None:
         assert 5 <= int(response.headers["retry-after"]) <= 9, "about the 7 s that the scheduler predicted"
         long = client.post(CHAT, json={"messages": user("x" * 256), "stream": stream_on})
         assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("stream_on", [False, True])
+def test_what_can_never_be_admitted_is_the_requests_fault(stream_on: bool) -> None:
+    model = FakeModel(FakeLoop(max_queued=6, max_queued_tokens=50))
+    with client_of(model) as client:
+
+        def ask(*prompts: str, n: int) -> tuple[int, str]:
+            response = client.post(COMPLETIONS, json={"prompt": list(prompts), "n": n, "stream": stream_on})
+            return response.status_code, "" if response.status_code == 200 else response.json()["error"]["message"]
+
+        status, message = ask(*"abcd", n=2)
+        assert status == 400
+        assert "8 sequences" in message
+        assert "at most 6" in message
+        assert not model.tokenizer.calls, "known before anything is tokenized"
+        status, message = ask("x" * 26, n=2)
+        assert status == 400
+        assert "52 prompt tokens" in message
+        assert "at most 50" in message
+        assert not model.loop.seen
+        assert ask(*"abc", n=2)[0] == ask("x" * 25, n=2)[0] == 200
+        assert client.post(CHAT, json={"messages": user(), "n": 7}).status_code == 400
+        assert client.get("/info").json()["limits"]["sequences"] == 6
 
 
 def test_overload_of_one_prompt_takes_back_the_others(client: TestClient, model: FakeModel) -> None:
@@ -290,7 +314,7 @@ def test_metrics_add_up(client: TestClient) -> None:
     assert metric(client, "taut_time_per_output_token_seconds_count") == 2
     assert metric(client, "taut_requests_rejected_total") == 1
     assert metric(client, "taut_ignored_fields_total") == 2, "`user` is known, `surprise` is not"
-    assert metric(client, "taut_requests_running") == 0
+    wait_until(lambda: metric(client, "taut_requests_running") == 0)  # told after the step that sent the last event
     text = client.get("/metrics").text
     assert 'taut_http_requests_total{method="POST",route="/v1/chat/completions",status="200"} 3.0' in text
     assert 'taut_requests_finished_total{reason="stop",route="/v1/chat/completions"} 2.0' in text

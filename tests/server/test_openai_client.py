@@ -8,14 +8,14 @@ import openai
 import pytest
 
 from server.fakes import FakeLoop, FakeModel
-from server.support import live_server, user
+from server.support import PATIENCE_S, live_server, user, wait_until
 from taut.server.settings import Settings, digest_key
 
 TEXT = "Hello, world"
 
 
 def connect(url: str, key: str = "unused") -> openai.OpenAI:
-    return openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -112,4 +112,5 @@ def test_a_client_that_closes_its_stream() -> None:
             next(iter(stream))
         answer = client.chat.completions.create(model="fake", messages=user(), max_tokens=3)  # type: ignore[arg-type]
         assert answer.choices[0].message.content == "xxx"
-        assert not model.loop.has_work
+        wait_until(lambda: not model.loop.has_work)  # the server sees that the stream was closed
+        assert len(model.loop.cancelled) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 import taut
-from server.support import CHAT, COMPLETIONS, EMBEDDINGS, Live, events_of, http_request, metric, wait_until
+from server.support import CHAT, COMPLETIONS, EMBEDDINGS, PATIENCE_S, Live, events_of, http_request, metric, wait_until
+from taut.scheduler.request import Event
 from taut.server.app import create_app
 from taut.server.settings import Settings
 
@@ -39,7 +42,7 @@ def live(model: taut.Model) -> Iterator[Live]:
 
 @pytest.fixture
 def client(live: Live) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=live.url, timeout=60) as client:
+    with httpx.Client(base_url=live.url, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -53,7 +56,7 @@ def test_a_request_is_the_same_alone_and_in_company(client: httpx.Client, live: 
     alone = [complete(client, prompt=f"number {seed}", seed=seed)["choices"][0]["text"] for seed in range(8)]
 
     async def crowd() -> list[str]:
-        async with httpx.AsyncClient(base_url=live.url, timeout=60) as many:
+        async with httpx.AsyncClient(base_url=live.url, timeout=PATIENCE_S) as many:
             bodies = [SEEDED | {"prompt": f"number {seed}", "seed": seed} for seed in range(8)]
             responses = await asyncio.gather(*(many.post(COMPLETIONS, json=body) for body in bodies))
             return [response.json()["choices"][0]["text"] for response in responses]
@@ -116,15 +119,38 @@ def test_generation_ends_with_the_context(client: httpx.Client, model: taut.Mode
         assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-def test_a_client_that_leaves_gives_its_blocks_back(client: httpx.Client, live: Live) -> None:
+def test_more_choices_than_the_queue_takes(client: httpx.Client) -> None:
+    response = client.post(COMPLETIONS, json={"prompt": ["a"] * 256, "n": 8})
+    assert response.status_code == 400
+    assert "at most 1024" in response.json()["error"]["message"]
+    many = complete(client, prompt=["a"] * 128, n=8, max_tokens=1)
+    assert len(many["choices"]) == 1024
+
+
+def test_a_client_that_leaves_gives_its_blocks_back(
+    client: httpx.Client, live: Live, model: taut.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_to_leave = threading.Event()
+    step, steps = model.loop.step, itertools.count()
+
+    def held_step() -> list[Event]:
+        """The first step runs; the second waits until the server knows that the client has left."""
+        if next(steps):
+            assert seen_to_leave.wait(PATIENCE_S)
+        return step()
+
+    monkeypatch.setattr(model.loop, "step", held_step)
+    aborted = metric(client, "taut_requests_aborted_total")
     body = {"prompt": "go on", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with live.connect() as leaving:
         leaving.sendall(http_request(COMPLETIONS, body))
         leaving.recv(1000)
-        assert metric(client, "taut_kv_blocks_used") > 0
+        wait_until(lambda: metric(client, "taut_kv_blocks_used") > 0)
+    wait_until(lambda: metric(client, "taut_requests_aborted_total") == aborted + 1)
+    seen_to_leave.set()
     wait_until(lambda: metric(client, "taut_requests_running") == 0)
     assert metric(client, "taut_kv_blocks_used") == 0
-    assert metric(client, "taut_requests_aborted_total") == 1
+    assert next(steps) <= 3, "it was cut short: 200 tokens take 200 steps"
 
 
 def test_embeddings(tiny_models: dict[str, Path]) -> None:
@@ -135,7 +161,7 @@ def test_embeddings(tiny_models: dict[str, Path]) -> None:
     live = Live(create_app(model, settings), settings)
     live.start()
     try:
-        data = httpx.post(live.url + EMBEDDINGS, json={"input": texts}).json()["data"]
+        data = httpx.post(live.url + EMBEDDINGS, json={"input": texts}, timeout=PATIENCE_S).json()["data"]
     finally:
         live.stop()
     np.testing.assert_array_equal(np.array([item["embedding"] for item in data], np.float32), expected)

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from taut.errors import ModelFormatError, RequestError
+from taut.errors import ContextLengthError, ModelFormatError, RequestError
 
 MAX_TEMPLATE_BYTES = 256 << 10
 MAX_CHARS = 1 << 20
@@ -63,7 +63,7 @@ class ChatTemplate:
         """The text of a conversation, up to where the assistant continues. Encode it with `add_special=False`.
 
         `variables` reach the template by name (`tools`, `enable_thinking`, …). RequestError when the template refuses
-        the messages, fails or takes too long.
+        the messages, fails or takes too long; ContextLengthError when the text is longer than `max_chars`.
         """
         reserved = _RESERVED.intersection(variables)
         if reserved:
@@ -133,6 +133,11 @@ class ChatTemplate:
                 f"the model's chat template refuses the messages: {answer['error']}",
                 param="messages",
                 code="chat_template_error",
+            )
+        if answer["kind"] == "length":
+            raise ContextLengthError(
+                f"the conversation makes more than {self._max_chars:,} characters, too long for the model's context",
+                param="messages",
             )
         raise RequestError(f"the model's chat template failed: {answer['error']}", param="messages", code="chat_template_error")
 

@@ -7,7 +7,7 @@ bytes little-endian length, then JSON.
 
 Out, when started: {"ok": ""}.
 In: {"source": …} once, then {"context": {…}, "now": ISO time, "max_chars": n} each time.
-Out: {"ok": text} or {"error": message, "kind": "syntax" | "raised" | "render" | "size"}.
+Out: {"ok": text} or {"error": message, "kind": "syntax" | "raised" | "render" | "size" | "length"}.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def render(template: jinja2.Template, context: dict[str, Any], now: str, max_cha
         for piece in template.generate(**context, strftime_now=lambda pattern: moment.strftime(pattern)):
             num_chars += len(piece)
             if num_chars > max_chars:
-                return {"error": f"produced more than {max_chars:,} characters", "kind": "size"}
+                return {"error": f"produced more than {max_chars:,} characters", "kind": "length"}
             pieces.append(piece)
     except _Raised as error:
         return {"error": str(error), "kind": "raised"}

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from dataclasses import dataclass
+from typing import Annotated
 
+from taut import env
 from taut.cli.console import print_note
-from taut.cli.options import ModelOptions, ModelRef, ServeOptions
+from taut.cli.options import ModelOptions, ModelRef, ServeOptions, option
 
 
-def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions) -> None:
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How many clients may be connected."""
+
+    max_connections: Annotated[int, option(env.MAX_CONNECTIONS, min=1)] = 1024
+    max_connections_per_address: Annotated[int | None, option(env.MAX_CONNECTIONS_PER_ADDRESS, min=1)] = None
+
+
+def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions, connections: ConnectionOptions) -> None:
     """Serve a model through an OpenAI-compatible API."""
     from taut.server.app import create_app
     from taut.server.run import address_of, bind, run
@@ -22,6 +33,8 @@ def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions)
         key_digests=tuple(digest_key(key) for key in keys),
         served_name=options.served_name,
         aliases=(model,),
+        max_connections=connections.max_connections,
+        max_connections_per_address=connections.max_connections_per_address,
         limits=Limits(max_n=options.max_n, max_texts=options.max_texts),
         timing=Timing(drain_s=options.drain_timeout),
     )

@@ -60,6 +60,16 @@ class Loop:
         self._pending: list[Event] = []
         self._steps = self._prompt_tokens = self._generated_tokens = self._cached_tokens = 0
 
+    @property
+    def max_queued(self) -> int:
+        """Most requests that can wait together."""
+        return self._scheduler.limits.waiting
+
+    @property
+    def max_queued_tokens(self) -> int:
+        """Most prompt tokens that can wait together."""
+        return self._scheduler.limits.waiting_tokens
+
     def submit(self, request: Request) -> None:
         """Accept a request, or raise and leave no trace."""
         if request.request_id in self._live:

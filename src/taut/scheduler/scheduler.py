@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
-from taut.errors import ContextLengthError, MemoryBudgetError, OverloadedError
+from taut.errors import ContextLengthError, MemoryBudgetError, OverloadedError, RequestError
 from taut.scheduler.blocks import BlockPool
 from taut.scheduler.request import EmbedRequest
 from taut.scheduler.sequence import Sequence
@@ -56,7 +56,7 @@ class Scheduler:
         self.num_preemptions = 0
 
     def submit(self, sequence: Sequence) -> None:
-        """Accept a sequence, or raise: ContextLengthError, MemoryBudgetError (could never run), OverloadedError (queue full)."""
+        """Accept a sequence, or raise: RequestError, MemoryBudgetError (could never run), OverloadedError (queue full)."""
         request = sequence.request
         self._check_length(len(request.prompt), reserve=1)
         if blocks_for(min(len(request.prompt) + request.max_tokens, self.limits.context_len)) > self.pool.num_blocks:
@@ -81,6 +81,10 @@ class Scheduler:
             )
 
     def _check_queue(self, tokens: int) -> None:
+        if tokens > self.limits.waiting_tokens:
+            raise RequestError(
+                f"the prompt has {tokens} tokens; the queue takes at most {self.limits.waiting_tokens} of all requests together"
+            )
         queued = len(self.waiting) + len(self.embeds)
         queued_tokens = sum(len(s.tokens) for s in self.waiting) + sum(len(e.prompt) for e in self.embeds)
         if queued >= self.limits.waiting or queued_tokens + tokens > self.limits.waiting_tokens:

@@ -29,6 +29,7 @@ from taut.server.served import Served
 from taut.server.settings import Settings
 
 TOKENIZER_THREADS = 2
+PARSER_THREADS = 1  # for large bodies; parsing two at once would take as long and hold twice the memory
 INLINE_REQUESTS = 8  # a larger answer (many vectors) is written as JSON off the event loop
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Services:
     engine: EngineThread
     metrics: Metrics
     tokenizing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(TOKENIZER_THREADS))
+    parsing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(PARSER_THREADS))
 
 
 class Job(Protocol):
@@ -119,8 +121,10 @@ async def _disconnect(receive: Receive) -> None:
 @asynccontextmanager
 async def answering(services: Services, job: Job) -> AsyncIterator[Subscription]:
     """The events of `job` while the block runs. Room is reserved before tokenizing; what still runs at the end is cancelled."""
+    services.engine.check_size(job.num_requests)
     with services.engine.reserve(job.num_requests):
         requests = await to_thread.run_sync(job.requests, limiter=services.tokenizing)
+        services.engine.check_size(len(requests), sum(len(request.prompt) for request in requests))
         async with services.engine.open(requests) as subscription:
             yield subscription
 

@@ -84,7 +84,12 @@ async def _info(request: Request) -> JSONResponse:
             "kind": model.kind,
             "context_len": services.served.context_len,
             "embedding_dim": model.embedding_dim,
-            "limits": {"n": limits.max_n, "texts": limits.max_texts, "body_bytes": limits.body_bytes},
+            "limits": {
+                "n": limits.max_n,
+                "texts": limits.max_texts,
+                "sequences": model.loop.max_queued,
+                "body_bytes": limits.body_bytes,
+            },
             "details": services.served.details,
         }
     )

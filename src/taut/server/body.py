@@ -10,11 +10,14 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from taut.errors import RequestError
+from taut.server.large_json import LargeDecoder, TooManyError
 from taut.server.settings import Limits
 
+INLINE_BYTES = 2**16
 
-async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """The JSON object that `request` carries. RequestError 415: no JSON, 413: too large, 408: too slow, 400: not valid."""
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The bytes of the JSON text that `request` carries. RequestError 415: no JSON, 413: too large, 408: too slow."""
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":  # also keeps web pages of other origins out: browsers ask first for this type
         raise RequestError(
@@ -24,12 +27,11 @@ async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
         raise RequestError("compressed request bodies are not accepted", code="unsupported_media_type", status=415)
     try:
         with anyio.fail_after(limits.body_timeout_s):
-            data = await _read(request, limits.body_bytes)
+            return await _read(request, limits.body_bytes)
     except TimeoutError:
         raise RequestError(
             f"the request body did not arrive within {limits.body_timeout_s:g} s", code="timeout", status=408
         ) from None
-    return parse_object(data, max_depth=limits.json_depth)
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -56,15 +58,18 @@ def _declared_length(request: Request) -> int:
 
 def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
     """The JSON object in `data`; RequestError when it is none, holds a number that is not finite, or is nested deeper than
-    `max_depth`."""
+    `max_depth`. Takes long when `is_large(data)`, but lets other threads run."""
+    decoder = LargeDecoder if is_large(data) else json.JSONDecoder
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_reject_constant, parse_float=_finite_float)
+        value = decoder(parse_constant=_reject_constant, parse_float=_finite_float).decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not valid UTF-8 at byte {error.start}", code="invalid_json") from None
     except RecursionError:
         raise _too_deep(max_depth) from None
-    except ValueError as error:  # JSONDecodeError, and integers of thousands of digits
+    except (json.JSONDecodeError, _NumberError, TooManyError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except ValueError:  # Python's own limit, with its own advice
+        raise RequestError("the body is not valid JSON: an integer has thousands of digits", code="invalid_json") from None
     if not isinstance(value, dict):
         raise RequestError(f"the body is a JSON {_json_name(value)}; an object is needed", code="invalid_json")
     if _is_deeper_than(value, max_depth):
@@ -72,14 +77,23 @@ def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
     return value
 
 
+def is_large(data: bytes) -> bool:
+    """Whether parsing `data` takes so long that it must not be done on the event loop."""
+    return len(data) > INLINE_BYTES
+
+
+class _NumberError(ValueError):
+    """A number that JSON has not."""
+
+
 def _reject_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+    raise _NumberError(f"{name} is not a JSON number")
 
 
 def _finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError("a number is too large")
+        raise _NumberError("a number is too large")
     return value
 
 
@@ -87,8 +101,12 @@ def _is_deeper_than(value: Any, max_depth: int) -> bool:
     """Breadth first and without recursion, so that the depth of the input costs no stack."""
     level = [value]
     for _ in range(max_depth):
-        children = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
-        level = [child for child in children if isinstance(child, (dict, list))]
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
         if not level:
             return False
     return True

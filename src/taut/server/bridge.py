@@ -20,7 +20,7 @@ from types import TracebackType
 
 import anyio
 
-from taut.errors import EngineStoppedError, OverloadedError, TautError
+from taut.errors import EngineStoppedError, OverloadedError, RequestError, TautError
 from taut.scheduler.request import Event, FinishedEvent, Request, Usage
 from taut.server.protocols import LoopLike, StatsLike
 
@@ -178,6 +178,15 @@ class EngineThread:
             yield
         finally:
             self._reserved -= count
+
+    def check_size(self, count: int, num_tokens: int = 0) -> None:
+        """RequestError for what could never be submitted together, however idle the engine is."""
+        for given, most, what in (
+            (count, self._loop.max_queued, "sequences (prompts times n)"),
+            (num_tokens, self._loop.max_queued_tokens, "prompt tokens (those of each of the n choices counted)"),
+        ):
+            if given > most:
+                raise RequestError(f"the request makes {given} {what}; at most {most} are taken in one request")
 
     def open(self, requests: Sequence[Request]) -> Subscription:
         """A subscription that submits `requests` together when entered."""

@@ -52,7 +52,7 @@ class Failure:
 
 
 # Answers given before the body was read: the connection ends with them, or a client could hold it open with the rest of a body.
-BODY_UNREAD = frozenset({401, 403, 404, 405, 408, 411, 413, 415})
+BODY_UNREAD = frozenset({401, 403, 404, 405, 408, 411, 413, 415, 431})
 CLOSE = {"connection": "close"}
 
 

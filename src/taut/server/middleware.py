@@ -5,6 +5,7 @@ Plain ASGI, outermost first: Context, then Auth. A route is closed unless it is 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -15,8 +16,8 @@ import uuid
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taut.errors import RequestError
-from taut.server.failures import Failure, failure_of
+from taut.errors import EngineStoppedError, RequestError
+from taut.server.failures import CLOSE, Failure, failure_of
 from taut.server.metrics import Metrics
 from taut.server.settings import Limits, digest_key
 
@@ -48,8 +49,11 @@ class Context:
             await send(message)
 
         try:
-            refusal = self._headers_refusal(scope)
+            refusal = self._headers_refusal(scope) or _framing_refusal(scope)
             await (refusal.response() if refusal else self._app)(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # only the end of the server cancels a request
+            if not status:
+                await failure_of(EngineStoppedError("the server has shut down")).response()(scope, receive, send_with_id)
         except Exception as error:
             log.exception("request %s failed", request_id)
             failure = failure_of(error)
@@ -78,6 +82,21 @@ class Context:
         path = "/v1/models/{id}" if scope["path"].startswith("/v1/models/") else scope["path"]
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         return path if path in self._routes else "other", method
+
+
+def _framing_refusal(scope: Scope) -> Failure | None:
+    """Where one server sees the end of a body, another must too: else a proxy can be made to pass on a request unseen (request
+    smuggling; RFC 9112, section 6.1)."""
+    names = {name for name, _ in scope["headers"]}
+    if b"transfer-encoding" not in names:
+        return None
+    if b"content-length" in names:
+        reason = "a request has either Content-Length or Transfer-Encoding, not both"
+    elif scope.get("http_version") == "1.0":
+        reason = "HTTP/1.0 knows no Transfer-Encoding"
+    else:
+        return None
+    return Failure(400, reason, "invalid_http", headers=CLOSE)
 
 
 class Auth:

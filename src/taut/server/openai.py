@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from anyio import to_thread
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -21,7 +22,7 @@ import taut
 from taut.errors import NumericalError, RequestError
 from taut.scheduler.request import EmbedRequest, GenerateRequest, Request
 from taut.server.answer import Result, Services, StreamAnswer, WholeAnswer
-from taut.server.body import read_object
+from taut.server.body import is_large, parse_object, read_body
 from taut.server.schemas import Body, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, num_ignored, parse
 from taut.server.served import Served
 from taut.server.settings import Limits
@@ -237,8 +238,16 @@ class OpenAI:
         return StreamAnswer(self._services, job) if body.stream else WholeAnswer(self._services, job)
 
     async def _read(self, request: HttpRequest, schema: type[Body]) -> Body:
-        body = parse(schema, await read_object(request, self._services.settings.limits))
-        self._services.metrics.ignored_fields.inc(num_ignored(body))
+        limits = self._services.settings.limits
+        data = await read_body(request, limits)
+
+        def checked() -> tuple[Body, int]:
+            body = parse(schema, parse_object(data, max_depth=limits.json_depth))
+            return body, num_ignored(body)
+
+        large = is_large(data)
+        body, ignored = await to_thread.run_sync(checked, limiter=self._services.parsing) if large else checked()
+        self._services.metrics.ignored_fields.inc(ignored)
         return body
 
 

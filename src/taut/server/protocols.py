@@ -30,6 +30,13 @@ class LoopLike(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def max_queued(self) -> int:
+        """Most requests that can wait together; constant, so any thread may ask."""
+
+    @property
+    def max_queued_tokens(self) -> int:
+        """Most prompt tokens that can wait together; constant too."""
 
     def submit(self, request: Request) -> None:
         """Take a request, or raise RequestError (it can never run) or OverloadedError (not now)."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import socket
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from taut.errors import EngineStoppedError, PortInUseError, UsageError
 from taut.server.answer import Services
+from taut.server.connections import ACCEPTS_AT_ONCE, NO_RESOURCES, Connection, Connections, Listener, Seldom
 from taut.server.settings import Settings
 
-BACKLOG = 1024
 AFTER_DRAIN_S = 2  # for the last error events to reach their clients
 
 log = logging.getLogger("taut.server")
@@ -35,11 +36,11 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError, OverflowError):
         raise UsageError(f"{host!r} is no address of this machine; try --host 127.0.0.1") from None
-    listener = socket.socket(family, kind, protocol)
+    listener = Listener(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)  # only a listening socket keeps the next server from the same port
+        listener.listen()  # only a listening socket keeps the next server from the same port
     except PermissionError:
         listener.close()
         raise UsageError(f"port {port} needs privileges; choose one from 1024 on") from None
@@ -62,46 +63,43 @@ def run(app: Starlette, listener: socket.socket, settings: Settings) -> None:
     Server(app, settings).run(sockets=[listener])
 
 
-class TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose connections must send their first header within `header_s` and read what they are sent within `write_s`."""
-
-    header_s = 10.0
-    write_s = 30.0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # else a peer that never reads keeps its buffer for ever
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self.write_s * 1000))
-        self.loop.call_later(self.header_s, self._close_if_silent, transport)
-
-    def _close_if_silent(self, transport: asyncio.Transport) -> None:
-        scope: object = self.scope
-        if scope is None and not transport.is_closing():  # no request has begun
-            transport.close()
-
-
 class Server(uvicorn.Server):
     """uvicorn with taut's drain: exit code 0, any second signal forces, and no request ends without a word."""
 
     def __init__(self, app: Starlette, settings: Settings) -> None:
+        self._services: Services = app.state.services
+        self._accept_log = Seldom()
         timing = settings.timing
+        connections = Connections(settings, self._services.metrics)
         config = uvicorn.Config(
             app,
-            http=type("Protocol", (TimedProtocol,), {"header_s": timing.header_s, "write_s": timing.write_s}),
+            http=cast(type[asyncio.Protocol], functools.partial(Connection, connections)),
             ws="none",
             loop="asyncio",
             lifespan="on",
             access_log=False,
-            log_level="warning",
+            log_level="error",  # its warnings are of what clients do
+            backlog=ACCEPTS_AT_ONCE,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=timing.keep_alive_s,
             timeout_graceful_shutdown=int(timing.drain_s) + AFTER_DRAIN_S,
             h11_max_incomplete_event_size=settings.limits.header_bytes,
         )
         super().__init__(config)
-        self._services: Services = app.state.services
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+        await super().startup(sockets)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Being out of file descriptors is said once a minute; asyncio tries again each second, for as long as it lasts."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in NO_RESOURCES and "socket" in context):
+            loop.default_exception_handler(context)
+            return
+        self._services.metrics.accept_errors.inc()
+        if self._accept_log.is_due():
+            log.warning("no new connections: %s; raise `ulimit -n` or lower --max-connections", error.strerror)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not recorded as captured: uvicorn would raise it again at the end, and a clean drain exits with 0.

@@ -8,6 +8,7 @@ checked later.
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -93,6 +94,11 @@ def _whole_characters(text: str) -> str:
     return text
 
 
+def _shown(value: Any) -> str:
+    """The beginning of a value. `repr` of all of a large one would take as long as parsing it."""
+    return reprlib.repr(value)[:40]
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -135,7 +141,7 @@ def _prompt_of(item: Any, number: int) -> Prompt:
         return _whole_characters(item)
     for token in item:
         if type(token) is not int or token < 0:
-            raise ValueError(f"prompt {number} holds {ascii(token)[:40]}, which is no token id")
+            raise ValueError(f"prompt {number} holds {_shown(token)}, which is no token id")
     return item
 
 
@@ -294,4 +300,4 @@ def _describe(problem: ErrorDetails) -> str:
         return f"{where} is required"
     if problem["type"] in ("value_error", "unsupported_parameter"):
         return f"{where}: {what}" if where else what
-    return f"{where} {what} (given {ascii(problem['input'])[:40]})"
+    return f"{where} {what} (given {_shown(problem['input'])})"

@@ -6,6 +6,7 @@ The methods that take text run in a worker thread; they are bounded before they 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from taut.errors import ContextLengthError, RequestError
@@ -36,7 +37,7 @@ class Served:
     def check(self, name: str | None, kind: ModelKind, route: str) -> None:
         """Raises RequestError unless `name` (None: whichever is served) is this model and it is a `kind`."""
         if name is not None and name not in self.names:
-            message = f"the model {ascii(name)[:100]} is not served here; this server has {self.name!r}"
+            message = f"the model {ascii(name[:100])[:100]} is not served here; this server has {self.name!r}"
             raise RequestError(message, param="model", code="model_not_found", status=404)
         if self.model.kind != kind:
             a = "an encoder" if self.model.kind == "encoder" else "a decoder"
@@ -47,13 +48,16 @@ class Served:
 
     def encode(self, prompt: Prompt, param: str) -> tuple[int, ...]:
         """Token ids of one prompt; raises RequestError (empty, unknown ids) or ContextLengthError."""
+        ids: Sequence[int]
         if isinstance(prompt, str):
             self._check_chars(prompt, param)
-            ids = tuple(self._tokenizer(param).encode(prompt))
+            ids = self._tokenizer(param).encode(prompt)
+            self._check_count(ids, param)
         else:
-            ids = tuple(prompt)
+            ids = prompt
+            self._check_count(ids, param)  # before each one is looked at
             self._check_ids(ids, param)
-        return self._checked(ids, param)
+        return tuple(ids)
 
     def encode_chat(self, body: ChatRequest) -> tuple[int, ...]:
         """Token ids of a conversation, through the model's own chat template."""
@@ -66,7 +70,9 @@ class Served:
             raise self._too_many_chars("messages")
         text = template.render(messages, add_generation_prompt=True, **body.chat_template_kwargs.model_dump(exclude_none=True))
         self._check_chars(text, "messages")
-        return self._checked(tuple(self._tokenizer("messages").encode(text, add_special=False, parse_special=True)), "messages")
+        ids = self._tokenizer("messages").encode(text, add_special=False, parse_special=True)
+        self._check_count(ids, "messages")
+        return tuple(ids)
 
     def _tokenizer(self, param: str) -> TokenizerLike:
         if self.model.tokenizer is None:
@@ -82,7 +88,7 @@ class Served:
         message = f"{param} is longer than {self.max_chars} characters, too long for a context of {self.context_len} tokens"
         return ContextLengthError(message, param=param)
 
-    def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
         tokenizer = self.model.tokenizer
         if tokenizer is None:
             return  # the engine checks them too
@@ -92,14 +98,13 @@ class Served:
                     f"{param}: token id {token} is outside the vocabulary of {tokenizer.vocab_size}", param=param
                 )
 
-    def _checked(self, ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+    def _check_count(self, ids: Sequence[int], param: str) -> None:
         # A decoder needs room for one new token; an encoder fills its context.
         longest = self.context_len - (1 if self.model.kind == "decoder" else 0)
         if not ids:
             raise RequestError(f"{param} has no tokens; at least one is needed", param=param)
         if len(ids) > longest:
             raise ContextLengthError(f"{param} has {len(ids)} tokens; at most {longest} fit", param=param)
-        return ids
 
     # ---- ids to requests
 

@@ -28,8 +28,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. `ping_s` between keep-alive comments of a silent stream, `write_s` until a client that does not read is dropped,
-    `stall_s` without an engine step while work runs until the engine counts as dead."""
+    """Seconds. `header_s` for a header to end, and for the first one to begin; `keep_alive_s` for the next one to begin. `ping_s`
+    between keep-alive comments of a silent stream, `write_s` until a client that does not read is dropped, `stall_s` without an
+    engine step while work runs until the engine counts as dead."""
 
     ping_s: float = 15.0
     write_s: float = 30.0
@@ -41,12 +42,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """One server. `key_digests`: SHA-256 of the API keys, none asks for none; `aliases`: further accepted model names."""
+    """One server. `key_digests`: SHA-256 of the API keys, none asks for none; `aliases`: further accepted model names;
+    `max_connections` is lowered to what the process may open; an address is an IPv4 address or an IPv6 /64."""
 
     key_digests: tuple[bytes, ...] = field(default=(), repr=False)
     served_name: str | None = None
     aliases: tuple[str, ...] = ()
     max_open_requests: int = 1024
+    max_connections: int = 1024
+    max_connections_per_address: int | None = None
     limits: Limits = Limits()
     timing: Timing = Timing()
 
