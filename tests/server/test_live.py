@@ -319,7 +319,8 @@ def test_drain_gives_up_with_a_word() -> None:
 
 SERVER = textwrap.dedent(
     """
-    import sys
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[3])))
     from server.fakes import FakeLoop, FakeModel
     from taut.server.app import create_app
     from taut.server.run import address_of, bind, run
@@ -334,11 +335,11 @@ SERVER = textwrap.dedent(
 
 
 class Process:
-    def __init__(self, drain_s: float, num_pieces: int) -> None:
+    def __init__(self, drain_s: float, num_pieces: int, num_files: int = 1024) -> None:
         tests = str(Path(__file__).parents[1])
         paths = [tests, *(path for path in sys.path if path)]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(drain_s), str(num_pieces)],
+            [sys.executable, "-c", SERVER, str(drain_s), str(num_pieces), str(num_files)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -425,6 +426,23 @@ def test_a_body_half_sent_at_the_end_leaves_no_traceback(num_signals: int) -> No
     assert code == 0, stderr
     assert "Exception in ASGI application" not in stderr
     assert num_signals == 2 or "Traceback" not in stderr
+
+
+def test_more_connections_than_files() -> None:
+    server = Process(drain_s=1, num_pieces=10, num_files=128)
+    crowd = [server.connect() for _ in range(300)]
+    answers = [client.recv(4096) for client in crowd[64:]]  # in order of arrival
+    assert {answer[:12] for answer in answers} <= {b"HTTP/1.1 503", b""}
+    for client in crowd:
+        client.close()
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as checker:
+        wait_until(lambda: checker.get("/livez").status_code == 200)
+        assert metric(checker, "taut_connections_refused_total") > 0
+        assert metric(checker, "taut_accept_errors_total") == 0, "the files in reserve were enough"
+    server.process.send_signal(signal.SIGTERM)
+    code, stderr = server.end()
+    assert code == 0
+    assert len(stderr.splitlines()) <= 3, "one line for all that were refused"
 
 
 BAD_CHUNK = b"host: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"

@@ -27,7 +27,7 @@ from taut.server.metrics import Metrics
 from taut.server.settings import Settings
 
 RESERVED_FILES = 64  # file descriptors kept for everything that is no connection
-ACCEPTS_AT_ONCE = 32  # less than what is reserved: new sockets are counted only after all of them have been accepted
+ACCEPTS_AT_ONCE = 8  # a refused socket lives for some four rounds of the event loop: fewer than the reserve
 BACKLOG = 1024
 BODY_GRACE_S = 1.0  # the route answers 408 when its own timeout has passed; this one is for bodies that no route reads
 MIN_READ_BYTES_S = 1024  # slower readers than this hold a connection for nothing
@@ -109,7 +109,11 @@ class Connections:
 
 def _within_file_limit(asked: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return asked if soft == resource.RLIM_INFINITY else max(1, min(asked, soft - RESERVED_FILES))
+    if soft == resource.RLIM_INFINITY or asked <= soft - RESERVED_FILES:
+        return asked
+    most = max(1, soft - RESERVED_FILES)
+    log.info("at most %d connections instead of %d: the process may open %d files (ulimit -n)", most, asked, soft)
+    return most
 
 
 class Phase(enum.Enum):
