@@ -75,7 +75,7 @@ DRAIN_TIMEOUT = Variable(
     "TAUT_DRAIN_TIMEOUT", "Seconds that running requests get to finish at SIGTERM; default 30.", "--drain-timeout"
 )
 MAX_N = Variable("TAUT_MAX_N", "Most answers (n) to one request, 1 to 128; default 8.", "--max-n")
-MAX_TEXTS = Variable("TAUT_MAX_TEXTS", "Most prompts or texts in one request, 1 to 2048; default 256.", "--max-texts")
+MAX_TEXTS = Variable("TAUT_MAX_TEXTS", "Most prompts or texts in one request, 1 to 1024; default 256.", "--max-texts")
 MAX_CONNECTIONS = Variable(
     "TAUT_MAX_CONNECTIONS",
     "Most connections at once; default 1024, and no more than the open files allowed to the process, less 64.",

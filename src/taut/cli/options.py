@@ -124,7 +124,7 @@ class ServeOptions:
     served_name: Annotated[str | None, option(env.SERVED_NAME, values.text("NAME"))] = None
     drain_timeout: Annotated[float, option(env.DRAIN_TIMEOUT, values.number(0))] = 30.0
     max_n: Annotated[int, option(env.MAX_N, values.whole(1, 128))] = 8
-    max_texts: Annotated[int, option(env.MAX_TEXTS, values.whole(1, 2048))] = 256
+    max_texts: Annotated[int, option(env.MAX_TEXTS, values.whole(1, 1024))] = 256
 
     def keys(self) -> tuple[str, ...]:
         """The API keys of the environment and the file. Raises UsageError when the file cannot be read or holds none."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from taut import env
+from taut.cli import values
 from taut.cli.console import print_note
 from taut.cli.options import ModelOptions, ModelRef, ServeOptions, option
 
@@ -16,8 +17,8 @@ from taut.cli.options import ModelOptions, ModelRef, ServeOptions, option
 class ConnectionOptions:
     """How many clients may be connected."""
 
-    max_connections: Annotated[int, option(env.MAX_CONNECTIONS, min=1)] = 1024
-    max_connections_per_address: Annotated[int | None, option(env.MAX_CONNECTIONS_PER_ADDRESS, min=1)] = None
+    max_connections: Annotated[int, option(env.MAX_CONNECTIONS, values.whole(1))] = 1024
+    max_connections_per_address: Annotated[int | None, option(env.MAX_CONNECTIONS_PER_ADDRESS, values.whole(1))] = None
 
 
 def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions, connections: ConnectionOptions) -> None:

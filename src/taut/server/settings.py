@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 MAX_N_HARD = 128
-MAX_TEXTS_HARD = 2048
+MAX_TEXTS_HARD = 1024
 
 
 @dataclass(frozen=True)
