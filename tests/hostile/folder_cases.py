@@ -244,7 +244,7 @@ _TEMPLATES: list[tuple[str, str, str]] = [
     (
         "long-output",
         "{% for a in range(90000) %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endfor %}",
-        "produced more than 65,536 characters",
+        "makes more than 65,536 characters",
     ),
     ("recursion", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion is too deep"),
     ("nesting", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "cannot be compiled"),
