@@ -12,7 +12,7 @@ NATIVE := CMakeLists.txt $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 
 export PIP_ROOT_USER_ACTION := ignore
 
 .NOTPARALLEL:
-.PHONY: help setup demo test lint bench wheel clean
+.PHONY: help setup demo test soak lint bench wheel clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -24,6 +24,12 @@ demo: setup ## start the server, ask it something, embed three sentences
 
 test: setup $(STAMPS)/test-tools $(STAMPS)/parity lint ## lint, types and all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMPS)/build-tools ## every kernel case of every ISA that runs here, under AddressSanitizer and UBSan
+	needed="$$($(BIN)/python -c 'import shutil; print("" if shutil.which("cmake") else "cmake")')"; test -z "$$needed" || $(PIP) $$needed
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/sanitize -DTAUT_ISA_CHECK=ON -DTAUT_SANITIZE=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/sanitize -j 2
+	build/sanitize/isa_check
 
 lint: $(STAMPS)/test-tools ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .

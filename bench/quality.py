@@ -1,4 +1,4 @@
-"""int8 against fp32 on the two packaged models: KL, top-1 agreement and perplexity of SmolLM2-135M; cosine of MiniLM's embeddings.
+"""int8, fp16 and bf16 against fp32 on the two packaged models: KL, top-1 agreement and perplexity of SmolLM2-135M; MiniLM's cosines.
 
 python bench/quality.py [--windows 16] [--length 512]
 """
@@ -22,13 +22,15 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--length", type=int, default=512)
     options = parser.parse_args()
-    exact, int8 = (taut.load("smollm2-135m", precision=precision, max_context=options.length) for precision in ("fp32", "int8"))
-    windows = pydoc_windows(exact.tokenizer, options.windows, options.length)
-    decoder = kl.measure(exact.logits, int8.logits, windows).to_json()
-    texts = sentences(200)
-    similarity = kl.cosine(*(taut.load("minilm", precision=precision).embed(texts) for precision in ("fp32", "int8")))
-    encoder = {"sentences": len(texts), "mean_cosine": float(similarity.mean()), "least_cosine": float(similarity.min())}
-    result = {"smollm2-135m": decoder, "minilm": encoder}
+    exact = taut.load("smollm2-135m", precision="fp32", max_context=options.length)
+    windows, texts = pydoc_windows(exact.tokenizer, options.windows, options.length), sentences(200)
+    vectors = taut.load("minilm", precision="fp32").embed(texts)
+    result = {}
+    for precision in ("int8", "fp16", "bf16"):
+        model = taut.load("smollm2-135m", precision=precision, max_context=options.length)
+        similarity = kl.cosine(vectors, taut.load("minilm", precision=precision).embed(texts))
+        encoder = {"sentences": len(texts), "mean_cosine": float(similarity.mean()), "least_cosine": float(similarity.min())}
+        result[precision] = {"smollm2-135m": kl.measure(exact.logits, model.logits, windows).to_json(), "minilm": encoder}
     print(json.dumps(result, indent=1))
     report.save(RECORDS, "quality", "bench/quality.py", result)
 

@@ -110,15 +110,27 @@ def quality_table() -> str:
     record = saved("quality")
     if record is None:
         return "Measured with `make bench`."
-    d, e = record["result"]["smollm2-135m"], record["result"]["minilm"]
+    results = record["result"]
+    d, e = ([result[model] for result in results.values()] for model in ("smollm2-135m", "minilm"))
+    first, texts = d[0], e[0]["sentences"]
+
+    def row(title: str, cells: list[str]) -> str:
+        return f"| {title} | {' | '.join(cells)} |"
+
     return "\n".join(
         [
-            "| int8 against fp32 | figure |",
-            "|---|---|",
-            f"| SmolLM2-135M, {d['windows']} windows of {d['tokens'] // d['windows']} tokens: mean KL | {d['kl']:.4f} nats |",
-            f"| top-1 agreement | {d['top1']:.1%} |",
-            f"| perplexity | {d['perplexity']:.2f} (fp32 {d['reference_perplexity']:.2f}) |",
-            f"| MiniLM, {e['sentences']} sentences: mean cosine (least) | {e['mean_cosine']:.4f} ({e['least_cosine']:.4f}) |",
+            row("against fp32", list(results)),
+            "|---" * (1 + len(results)) + "|",
+            row(
+                f"SmolLM2-135M, {first['windows']} windows of {first['tokens'] // first['windows']} tokens: mean KL, nats",
+                [f"{r['kl']:.2g}" for r in d],
+            ),
+            row("top-1 agreement", [f"{r['top1']:.2%}" for r in d]),
+            row(f"perplexity (fp32 {first['reference_perplexity']:.2f})", [f"{r['perplexity']:.2f}" for r in d]),
+            row(
+                f"MiniLM, {texts} sentences: mean cosine (least)",
+                [f"{r['mean_cosine']:.6f} ({r['least_cosine']:.6f})" for r in e],
+            ),
         ]
     )
 

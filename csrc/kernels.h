@@ -21,13 +21,16 @@ struct Rows {
   int64_t row_bytes = 0;
 };
 
+enum class Store : int32_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
+
 // y = act(sum + bias), sum = (s0 + s1) + (s2 + s3): s_i a sequence of fused multiply-adds over k in [segment[i], segment[i + 1]).
 struct LinearF32 {
   const float* x = nullptr;
   int64_t x_row_bytes = 0;
   int64_t segment[5] = {0, 0, 0, 0, 0};  // segment[4] == K
-  const float* w = nullptr;              // [N/64][K][64]
-  const float* bias = nullptr;           // [N padded to 64] or null
+  const void* w = nullptr;               // [N/64][K][64] of store
+  Store store = Store::kF32;
+  const float* bias = nullptr;  // [N padded to 64] or null
   float* y = nullptr;
   int64_t y_row_bytes = 0;
   int64_t n = 0;  // true N: columns beyond it are not written
@@ -35,12 +38,12 @@ struct LinearF32 {
 };
 using LinearF32Fn = void (*)(const LinearF32&, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end);
 
-enum class Table : int32_t { kPlain = 0, kPackedF32 = 1, kPackedQ8 = 2 };
+enum class Table : int32_t { kPlain = 0, kPackedF32 = 1, kPackedQ8 = 2, kPackedF16 = 3, kPackedBf16 = 4 };
 
 // y[r] = table[index[r] + offset]
 struct Embed {
   Table kind = Table::kPlain;
-  const void* table = nullptr;   // [V][H] float, [V/64][H][64] float or [V/64][H/4][64][4] of q + 128
+  const void* table = nullptr;   // [V][H] float, [V/64][H][64] float, f16 or bf16, [V/64][H/4][64][4] of q + 128
   const float* scale = nullptr;  // q8: [V padded to 64]
   int64_t features = 0;
   const int32_t* index = nullptr;

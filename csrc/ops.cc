@@ -65,7 +65,8 @@ class LinearF32Op : public Op {
       throw std::invalid_argument("step linear has malformed segments");
     }
     std::copy(segment.begin(), segment.end(), args_.segment);
-    args_.w = weight<float>(s, 0);
+    args_.w = weight<void>(s, 0);
+    args_.store = static_cast<Store>(s.i("store"));
     args_.bias = weight<float>(s, 1);
     args_.n = y_.features;
     args_.activation = static_cast<Activation>(s.i("activation"));

@@ -4,10 +4,13 @@
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-void gather_f32(const Embed& p, int64_t entry, float* y) {
-  const float* column = static_cast<const float*>(p.table) + (entry / 64) * p.features * 64 + entry % 64;
+TAUT_FN float to_f32(float f) { return f; }
+
+template <typename T>
+void gather(const Embed& p, int64_t entry, float* y) {
+  const T* column = static_cast<const T*>(p.table) + (entry / 64) * p.features * 64 + entry % 64;
   for (int64_t k = 0; k < p.features; ++k) {
-    y[k] = column[k * 64];
+    y[k] = to_f32(column[k * 64]);
   }
 }
 
@@ -31,7 +34,13 @@ void embed(const Embed& p, int64_t row_begin, int64_t row_end) {
         copy_row(static_cast<const float*>(p.table) + entry * p.features, y, p.features);
         break;
       case Table::kPackedF32:
-        gather_f32(p, entry, y);
+        gather<float>(p, entry, y);
+        break;
+      case Table::kPackedF16:
+        gather<f16>(p, entry, y);
+        break;
+      case Table::kPackedBf16:
+        gather<bf16>(p, entry, y);
         break;
       case Table::kPackedQ8:
         gather_q8(p, entry, y);

@@ -10,11 +10,11 @@ constexpr int64_t kColumns = 64;
 constexpr int64_t kBlockRows = 16;  // rows interleaved at a time: one 64-byte line of each k-quad
 constexpr int64_t kBlockK = 256;
 
-inline float half_to_float(uint16_t half) {
-  const uint32_t sign = uint32_t(half & 0x8000) << 16, rest = half & 0x7fff;
-  if (rest >= 0x7c00) return bits_to_f32(int32_t(sign | 0x7f800000 | (rest & 0x3ff) << 13));  // infinity, NaN
-  if (rest >= 0x0400) return bits_to_f32(int32_t(sign | ((rest << 13) + (112u << 23))));
-  return float(int32_t(rest)) * (sign ? -0x1p-24f : 0x1p-24f);  // zero, subnormal
+template <typename T>
+inline void widen(const T* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) store(to + i, load(from + i));
+  for (; i < n; ++i) to[i] = to_f32(from[i]);
 }
 
 // n <= kBlockK values of row `row` from column k on; zeros up to a multiple of 16.
@@ -23,17 +23,9 @@ inline void read(const PackQ8& p, int64_t row, int64_t k, int64_t n, float* to) 
   if (p.source == Source::kF32) {
     __builtin_memcpy(to, base + 4 * k, size_t(4 * n));
   } else {
-    uint16_t from[kBlockK];
-    __builtin_memcpy(from, base + 2 * k, size_t(2 * n));
-    int64_t i = 0;
-    if (p.source == Source::kBf16) {
-      for (; i < n; ++i) to[i] = bits_to_f32(int32_t(uint32_t(from[i]) << 16));
-    }
-#if defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-#endif
-    for (; i < n; ++i) to[i] = half_to_float(from[i]);
+    const uint8_t* from = base + 2 * k;
+    p.source == Source::kBf16 ? widen(reinterpret_cast<const bf16*>(from), n, to)
+                              : widen(reinterpret_cast<const f16*>(from), n, to);
   }
   for (int64_t i = n; i % 16 != 0; ++i) to[i] = 0.0f;
 }

@@ -8,13 +8,14 @@ namespace taut::TAUT_ISA_NS {
 // Most rows and vectors whose accumulators stay in registers (AVX2 has 16, AVX-512 32; GCC keeps them there only fully unrolled).
 #if defined(TAUT_ISA_avx512)
 constexpr int kTileRows = 6;
-constexpr int tile_vectors(int) { return 4; }
+constexpr int tile_vectors(int, bool = false) { return 4; }
 #elif defined(TAUT_ISA_avx2)
 constexpr int kTileRows = 6;
-constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+// Widened weights (of 16 bits) are registers too, where floats can stay memory operands.
+constexpr int tile_vectors(int rows, bool widens = false) { return rows == 1 ? 4 : rows <= (widens ? 2 : 3) ? 2 : 1; }
 #else  // nothing stays in registers: the smallest code, which compiles in seconds instead of minutes
 constexpr int kTileRows = 1;
-constexpr int tile_vectors(int) { return 1; }
+constexpr int tile_vectors(int, bool = false) { return 1; }
 #endif
 
 template <int R, int C>
@@ -29,8 +30,8 @@ TAUT_FN void tile_zero(f32x16 (&acc)[R][C]) {
 }
 
 // One k: x points at row 0's value, w at row k. kAhead > 0 prefetches the weights so many bytes ahead.
-template <int R, int C, int kLdx, int kAhead>
-TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const float* w) {
+template <int R, int C, int kLdx, int kAhead, typename W>
+TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const W* w) {
   f32x16 column[C];
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
@@ -49,10 +50,10 @@ TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const float* w) {
   }
 }
 
-// x: row r at x + r * kLdx, a constant so that one register addresses all rows. w: row k at w + k * ldw. Strides in floats.
+// x: row r at x + r * kLdx, a constant so that one register addresses all rows. w (float, f16 or bf16): row k at w + k * ldw. Strides in elements.
 // Two steps a turn where the registers allow it.
-template <int R, int C, int kLdx, int kAhead = 0>
-TAUT_FN void tile_fma(f32x16 (&acc)[R][C], const float* x, const float* w, int64_t ldw, int64_t k) {
+template <int R, int C, int kLdx, int kAhead = 0, typename W>
+TAUT_FN void tile_fma(f32x16 (&acc)[R][C], const float* x, const W* w, int64_t ldw, int64_t k) {
   int64_t i = 0;
   if (C == 1) {
     for (; i + 2 <= k; i += 2) {

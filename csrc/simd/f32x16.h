@@ -44,15 +44,4 @@ TAUT_FN f32x16 copy_sign(f32x16 a, f32x16 s) {
 // Bits of |a|: ordered as integers like the magnitudes, NaN above infinity, so an integer max propagates NaN.
 TAUT_FN i32x16 abs_bits(f32x16 a) { return bit_and(as_i32(a), set1_i32(0x7fffffff)); }
 
-TAUT_FN float bits_to_f32(int32_t bits) {
-  float f;
-  __builtin_memcpy(&f, &bits, 4);
-  return f;
-}
-TAUT_FN int32_t f32_to_bits(float f) {
-  int32_t bits;
-  __builtin_memcpy(&bits, &f, 4);
-  return bits;
-}
-
 }  // namespace taut::TAUT_ISA_NS

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "simd/narrow.h"
+
 namespace taut::TAUT_ISA_NS {
 
 struct f32x16 {
@@ -19,6 +21,15 @@ struct mask16 {
 TAUT_FN f32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 TAUT_FN f32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 TAUT_FN f32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+TAUT_FN f32x16 load(const f16* p) {
+  const __m128i* v = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(v)), _mm256_cvtph_ps(_mm_loadu_si128(v + 1))};
+}
+TAUT_FN f32x16 load(const bf16* p) {
+  const __m128i* v = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(v)), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(v + 1)), 16))};
+}
 TAUT_FN void store(float* p, f32x16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);

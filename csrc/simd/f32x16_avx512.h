@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "simd/narrow.h"
+
 namespace taut::TAUT_ISA_NS {
 
 struct f32x16 {
@@ -21,6 +23,11 @@ struct mask16 {
 TAUT_FN f32x16 zero() { return {_mm512_setzero_ps()}; }
 TAUT_FN f32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 TAUT_FN f32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+TAUT_FN f32x16 load(const f16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+TAUT_FN f32x16 load(const bf16* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
 TAUT_FN void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
 TAUT_FN mask16 first_n(int64_t n) { return {static_cast<__mmask16>((1u << n) - 1)}; }
 TAUT_FN f32x16 load_partial(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_n(n).v, p)}; }

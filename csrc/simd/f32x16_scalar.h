@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "simd/narrow.h"
+
 // Every lane of an expression in i.
 #define TAUT_LANES(type, expression) \
   type r;                            \
@@ -25,6 +27,8 @@ struct mask16 {
 TAUT_FN f32x16 zero() { TAUT_LANES(f32x16, 0.0f); }
 TAUT_FN f32x16 set1(float x) { TAUT_LANES(f32x16, x); }
 TAUT_FN f32x16 load(const float* p) { TAUT_LANES(f32x16, p[i]); }
+TAUT_FN f32x16 load(const f16* p) { TAUT_LANES(f32x16, to_f32(p[i])); }
+TAUT_FN f32x16 load(const bf16* p) { TAUT_LANES(f32x16, to_f32(p[i])); }
 TAUT_FN void store(float* p, f32x16 a) {
   for (int i = 0; i < 16; ++i) {
     p[i] = a.v[i];

@@ -115,21 +115,28 @@ int f32_unit(int k) {
   return 1;
 }
 
-void f32_case(Check& check, int rows, int n, int k, Activation activation, bool bias, Values values, uint64_t seed) {
+void f32_case(Check& check, int rows, int n, int k, Activation activation, bool bias, Values values, uint64_t seed,
+              Store store = Store::kF32) {
   Random random(seed);
   const int64_t panels = (n + 63) / 64;
   Floats x(rows, k, random, values, 5), w(panels * k, 64, random, values == Values::kSpecial ? Values::kUnit : values);
+  Bytes narrow(static_cast<size_t>(panels * k * 128));  // finite numbers of 16 bits
+  for (int64_t i = 0; store != Store::kF32 && i < panels * k * 64; ++i) {
+    const uint16_t bits = static_cast<uint16_t>(random.bits() & (store == Store::kF16 ? 0xbbff : 0xbfff));
+    std::memcpy(narrow.data() + 2 * i, &bits, 2);
+  }
   Floats shift(1, panels * 64, random, Values::kUnit);
   LinearF32 a;
   const int unit = f32_unit(k);
   for (int i = 0; i < 4; ++i) {
     a.segment[i + 1] = a.segment[i] + unit * (k / unit / 4 + (i < k / unit % 4));
   }
-  a.x = x.data(), a.x_row_bytes = x.row_bytes, a.w = w.data(), a.bias = bias ? shift.data() : nullptr, a.n = n;
+  a.x = x.data(), a.x_row_bytes = x.row_bytes, a.w = store == Store::kF32 ? static_cast<const void*>(w.data()) : narrow.data();
+  a.store = store, a.bias = bias ? shift.data() : nullptr, a.n = n;
   a.activation = activation;
   const bool splits = seed % 2 == 1;
-  check.same(text("linear_f32 rows %d n %d k %d activation %d bias %d values %d parts %d", rows, n, k, int(activation), bias,
-                  int(values), splits),
+  check.same(text("linear_f32 rows %d n %d k %d activation %d bias %d values %d parts %d store %d", rows, n, k, int(activation),
+                  bias, int(values), splits, int(store)),
              [&](const KernelTable& table) {
                Floats y(rows, n, 3);
                LinearF32 args = a;
@@ -185,6 +192,11 @@ void check_linear_f32(Check& check) {
   }
   for (const int k : {1, 2, 3, 4, 5, 63, 127, 576}) {
     run(3, 130, k);
+  }
+  for (const Store store : {Store::kF16, Store::kBf16}) {
+    for (const int rows : {1, 2, 5, 6, 7, 13, 25}) {
+      f32_case(check, rows, 70, 130, Activation::kNone, true, Values::kUnit, seed++, store);
+    }
   }
   check.end_family("linear_f32");
 }
@@ -267,7 +279,7 @@ void check_pack_q8(Check& check) {
 void check_embed(Check& check) {
   uint64_t seed = 5000;
   constexpr int kEntries = 150, kPanels = 3, kRows = 20;
-  for (const Table kind : {Table::kPlain, Table::kPackedF32, Table::kPackedQ8}) {
+  for (const Table kind : {Table::kPlain, Table::kPackedF32, Table::kPackedQ8, Table::kPackedF16, Table::kPackedBf16}) {
     for (const int features : {1, 4, 15, 16, 30, 64, 77, 576}) {
       Random random(++seed);
       const int64_t quads = (features + 3) / 4;

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from taut.errors import UsageError
 
 EXECUTORS = ("native", "reference")
-PRECISIONS = ("int8", "fp32")
+PRECISIONS = ("int8", "fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """precision: int8 or fp32. threads: None takes what the machine allows. memory_bytes: the budget for weights, KV cache and
-    activations; None takes what the machine or its cgroup has free. max_context: shorter than the model's own limit. exact: results
-    equal on every ISA bit for bit (int8 and fp32 plans always are; reserved for precisions whose instructions round differently)."""
+    """precision: int8, fp32, or fp16 and bf16 (weights of 16 bits, fp32 arithmetic). threads: None takes what the machine allows.
+    memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free. max_context:
+    shorter than the model's own limit. exact: results equal on every ISA bit for bit (today's plans always are; reserved for
+    precisions whose instructions round differently)."""
 
     precision: str = "int8"
     threads: int | None = None

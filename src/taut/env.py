@@ -36,7 +36,9 @@ class Variable:
         return word in TRUE_WORDS
 
 
-PRECISION = Variable("TAUT_PRECISION", "Arithmetic of the linear layers; default int8.", "--precision")
+PRECISION = Variable(
+    "TAUT_PRECISION", "Of the linear layers; default int8. fp16 and bf16: weights of 16 bits, fp32 arithmetic.", "--precision"
+)
 THREADS = Variable(
     "TAUT_THREADS", "Compute threads; default as many as CPU affinity and the cgroup's quota allow.", "--threads"
 )

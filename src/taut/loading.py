@@ -92,11 +92,10 @@ class Loaded:
         }
 
     def explain(self, *, every_layer: bool = False) -> str:
-        disabled = set(self.config.disable_passes)
+        options = _pass_options(self.config)
         lines = ["passes"]
         for name, reason in passes.PIPELINE:
-            off = name in disabled or (name == "quantize" and self.config.precision != "int8")
-            lines.append(f"  {'–' if off else '✓'} {name:16} {reason}")
+            lines.append(f"  {'✓' if passes.is_run(name, options) else '–'} {name:16} {reason}")
         arena = ", ".join(f"{size:,} bytes a {space[:-1]}" for space, size in self.plan.space_bytes.items() if size)
         lines.append(f"\nplan {self.plan.digest}: {counted(len(self.plan.steps), 'step')}, arena {arena}")
         lines += plan_text.lines(self.plan, every_layer=every_layer)
@@ -134,9 +133,9 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     check_given(config.memory_bytes)
     checkpoint = checkpoints.open(ref)
     built = models.build(checkpoint, context_len=config.max_context)
-    graph = passes.optimize(built.graph, passes.Options(config.precision, tuple(config.disable_passes)))  # type: ignore[arg-type]
+    graph = passes.optimize(built.graph, _pass_options(config))
     runtime, target = _machine(config)
-    made = plan.make(graph, target, "int8" if any(node.op == "linear_q8" for node in graph.nodes) else "fp32")
+    made = plan.make(graph, target, _precision(graph))
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = plan.weights.load(
@@ -153,6 +152,18 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()
     loop = Loop(engine, scheduler, stream, end_ids, built.vocab_size)
     return Loaded(config, checkpoint, built, graph, made, store, budget, engine, scheduler, loop, runtime)
+
+
+def _pass_options(config: LoadConfig) -> passes.Options:
+    return passes.Options(config.precision, tuple(config.disable_passes))  # type: ignore[arg-type]
+
+
+def _precision(graph: Graph) -> str:
+    """What the linears truly compute on, whatever was asked for."""
+    if any(node.op == "linear_q8" for node in graph.nodes):
+        return "int8"
+    stores = {node.attrs.get("store", "f32") for node in graph.nodes if node.op == "linear"}
+    return {"f16": "fp16", "bf16": "bf16"}.get(str(stores.pop()) if len(stores) == 1 else "", "fp32")
 
 
 def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:

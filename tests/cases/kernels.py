@@ -28,9 +28,9 @@ class Case:
         return f"{self.op}-{shape}-{attrs}".rstrip("-")
 
 
-def linear(k: int, n: int, *, act: str = "", bias: bool = True, tokens: int = 13) -> Case:
-    weights = (("f32", (n, k)), *([("vector", (n,))] if bias else []))
-    return Case("linear", (k,), ((n, "f32"),), weights, {"act": act}, tokens, tolerance=2e-6 + k * 4e-9)
+def linear(k: int, n: int, *, act: str = "", bias: bool = True, tokens: int = 13, store: str = "f32") -> Case:
+    weights = ((store, (n, k)), *([("vector", (n,))] if bias else []))
+    return Case("linear", (k,), ((n, "f32"),), weights, {"act": act, "store": store}, tokens, tolerance=2e-6 + k * 4e-9)
 
 
 def norm(op: str, features: int, **attrs: Any) -> Case:
@@ -60,6 +60,8 @@ LINEARS = (
     linear(64, 16, act="gelu_tanh"),
     linear(64, 1, act="tanh"),
     linear(68, 128, act="relu", tokens=1),
+    *(linear(k, 70, tokens=tokens, store=store) for store in ("f16", "bf16") for k in (3, 130) for tokens in ROWS),
+    *(linear(576, 192, act="silu", bias=False, store=store) for store in ("f16", "bf16")),
 )
 NORMS = (
     norm("rms_norm", 576),

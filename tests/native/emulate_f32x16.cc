@@ -78,6 +78,21 @@ static __m512i _mm512_srai_epi32(__m512i a, unsigned n) {
   return cast<__m512i>(lanes<Ints>([&](int i) { return x.v[i] >> n; }));
 }
 
+static __m512i _mm512_cvtepu16_epi32(__m256i a) {
+  const auto x = cast<Lanes<uint16_t, 16>>(a);
+  return cast<__m512i>(lanes<Ints>([&](int i) { return x.v[i]; }));
+}
+static float half(uint16_t bits) {
+  const float magnitude = (bits & 0x7c00) == 0x7c00 ? (bits & 0x3ff ? NAN : INFINITY)
+                          : bits & 0x7c00 ? std::ldexp(float(1024 + (bits & 0x3ff)), (bits >> 10 & 31) - 25)
+                                          : std::ldexp(float(bits & 0x3ff), -24);
+  return std::copysign(magnitude, bits & 0x8000 ? -1.0f : 1.0f);
+}
+static __m512 _mm512_cvtph_ps(__m256i a) {
+  const auto x = cast<Lanes<uint16_t, 16>>(a);
+  return cast<__m512>(lanes<Floats>([&](int i) { return half(x.v[i]); }));
+}
+
 #define TAUT_FN static inline
 #define TAUT_ISA_NS avx512
 #include "simd/f32x16_avx512.h"
@@ -133,6 +148,8 @@ int main() {
     same("to_f32", wide::to_f32(wn), plain::to_f32(pn), true);
     same("casts", wide::as_f32(wide::as_i32(wa)), plain::as_f32(plain::as_i32(pa)), true);
     same("load_i8", wide::load_i8(reinterpret_cast<int8_t*>(n)), plain::load_i8(reinterpret_cast<int8_t*>(n)), false);
+    same("load f16", wide::load(reinterpret_cast<taut::f16*>(n)), plain::load(reinterpret_cast<taut::f16*>(n)), true);
+    same("load bf16", wide::load(reinterpret_cast<taut::bf16*>(n)), plain::load(reinterpret_cast<taut::bf16*>(n)), true);
     same("reduce_add", wide::reduce_add(wa), plain::reduce_add(pa), true);
     same("reduce_max", wide::reduce_max(wa), plain::reduce_max(pa), true);
     same("reduce_add_i32", wide::reduce_add_i32(wn), plain::reduce_add_i32(pn), false);

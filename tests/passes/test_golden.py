@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_pipeline(family: str, precision: str, request: pytest.FixtureRequest) -> None:
     text = to_text(passes.optimize(graphs()[family], passes.Options(precision)))  # type: ignore[arg-type]
     assert text == (GOLDEN / f"{family}-{precision}.txt").read_text()
@@ -27,7 +27,7 @@ def test_single_pass(family: str, name: str) -> None:
     """Before and after one pass alone: the text differs where the pass applies, and what it leaves is well formed."""
     others = tuple(other for other, _ in passes.PIPELINE if other != name)
     before = graphs()[family]
-    after = verify(passes.optimize(before, passes.Options("int8", others)))
+    after = verify(passes.optimize(before, passes.Options("fp16" if name == "narrow_weights" else "int8", others)))
     applies = {
         "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert",
         "fuse_norm_quant": False, "remove_dead": False,
@@ -36,7 +36,7 @@ def test_single_pass(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_decompose(family: str, precision: str) -> None:
     """Fused nodes decompose into primitives: without precision changes, into exactly the nodes that the model file wrote."""
     before = graphs()[family]

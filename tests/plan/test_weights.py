@@ -10,7 +10,7 @@ from taut import passes
 from taut.engine.kv_cache import aligned_bytes
 from taut.errors import ModelFormatError
 from taut.graph import Graph
-from taut.plan.weights import WeightStore, load, pack_f32, store_bytes, unpack_f32
+from taut.plan.weights import WeightStore, load, pack_floats, store_bytes, unpack_floats
 from taut.quant.schemes import int8
 
 
@@ -62,21 +62,40 @@ def test_addresses_are_aligned() -> None:
         assert store[key].data.ctypes.data % 128 == 0
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_damaged_weights_are_refused(precision: str, bad: float) -> None:
     _, _, tensors = packed("fp32")
     for key in ("layers.0.attention_norm.weight", "layers.1.o.weight"):
         hurt = {**tensors, key: tensors[key].copy()}
         hurt[key].flat[3] = bad
-        if precision == "int8" or "norm" in key:
-            with pytest.raises(ModelFormatError, match="NaN or infinite"):
-                packed(precision, hurt)
+        with pytest.raises(ModelFormatError, match="NaN or infinite"):
+            packed(precision, hurt)
 
 
-def test_pack_f32_round_trip_with_padding() -> None:
+def test_a_weight_beyond_float16_is_refused_and_bf16_takes_it() -> None:
+    _, _, tensors = packed("fp32")
+    tensors["layers.1.o.weight"].flat[3] = -70000
+    with pytest.raises(ModelFormatError, match=r"70000 is beyond float16; use precision bf16 or fp32"):
+        packed("fp16", tensors)
+    _, store, _ = packed("bf16", tensors)
+    w = tensors["layers.1.o.weight"]
+    np.testing.assert_allclose(store.logical("layers.1.o.weight", w.shape), w, rtol=2**-8)
+
+
+def test_pack_floats_round_trip_with_padding() -> None:
     w = np.random.default_rng(0).normal(size=(100, 7)).astype(np.float32)
     panels = np.full((2, 7, 64), 9, np.float32)
-    pack_f32(w, panels)
-    np.testing.assert_array_equal(unpack_f32(panels, 100), w)
+    pack_floats(w, panels)
+    np.testing.assert_array_equal(unpack_floats(panels, 100), w)
     assert not panels[1, :, 36:].any()
+
+
+def test_16_bit_weights_are_rounded_to_nearest_even_and_take_half_the_bytes() -> None:
+    w = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 2.0**-25, 65519]], np.float32)
+    panels = np.zeros((1, 4, 64), np.float16)
+    pack_floats(w, panels)
+    np.testing.assert_array_equal(unpack_floats(panels, 1), np.array([[1, 1 + 2**-9, 0, 65504]], np.float32))
+    wide, narrow = packed("fp32")[1], packed("fp16")[1]
+    linears = [key for key in wide if wide[key].kind == "f32"]
+    assert linears and all(2 * narrow[key].nbytes == wide[key].nbytes for key in linears)

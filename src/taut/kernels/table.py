@@ -25,8 +25,8 @@ TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("linear_q8", "avx2"): (
         ("1", "1x64"),
         ("2", "2x32"),
-        ("3-24", "up to 6x16, widened in registers"),
-        ("25+", "up to 6x16, widened once in L1"),
+        ("3-29", "up to 6x16"),
+        ("30+", "6x16, weights sorted once for 192 rows"),
     ),
     ("linear_q8", "avx512"): (("1-6", "up to 6x64"), ("7+", "balanced 6x64 and 5x64")),
     ("linear", "avx2"): (("any", "up to 6x16"),),

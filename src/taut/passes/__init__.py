@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from taut.passes.pipeline import PIPELINE, Options, optimize
+from taut.passes.pipeline import PIPELINE, Options, is_run, optimize
 
-__all__ = ["PIPELINE", "Options", "optimize"]
+__all__ = ["PIPELINE", "Options", "is_run", "optimize"]

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from taut.errors import UsageError
 
-Precision = Literal["fp32", "int8"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
 
 
 @dataclass(frozen=True)

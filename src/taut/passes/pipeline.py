@@ -9,7 +9,7 @@ from taut.errors import UsageError
 from taut.graph import Graph, verify
 from taut.passes.options import Options
 
-__all__ = ["PIPELINE", "Options", "Pass", "optimize"]
+__all__ = ["PIPELINE", "Options", "Pass", "is_run", "optimize"]
 
 PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
@@ -18,9 +18,13 @@ PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_add_norm", "the residual sum and its norm in one sweep over the row"),
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
     ("quantize", "linears on int8 weights and activations (precision int8)"),
+    ("narrow_weights", "linears on weights of 16 bits (precision fp16 or bf16)"),
     ("fuse_norm_quant", "norms and gates write the quantized row directly"),
     ("remove_dead", "nothing is computed that nobody reads"),
 )
+
+# Passes that make a precision; the others run for every one.
+ONLY_FOR: dict[str, tuple[str, ...]] = {"quantize": ("int8",), "narrow_weights": ("fp16", "bf16")}
 
 
 class Pass(Protocol):
@@ -33,13 +37,18 @@ class Pass(Protocol):
     def ensures(self, graph: Graph) -> None: ...
 
 
+def is_run(name: str, options: Options) -> bool:
+    """Whether the pass of this name runs under `options`."""
+    return name not in options.disabled and options.precision in ONLY_FOR.get(name, (options.precision,))
+
+
 def optimize(graph: Graph, options: Options) -> Graph:
     """Run every pass that is not disabled; the graph is verified after each."""
     names = [name for name, _ in PIPELINE]
     if unknown := sorted(set(options.disabled) - set(names)):
         raise UsageError(f"no pass named {', '.join(unknown)}; passes: {', '.join(names)}")
     for name in names:
-        if name not in options.disabled and (name != "quantize" or options.precision == "int8"):
+        if is_run(name, options):
             step = cast(Pass, importlib.import_module(f"taut.passes.{name}"))
             step.requires(graph)
             graph = verify(step.run(graph, options))

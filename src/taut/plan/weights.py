@@ -2,7 +2,7 @@
 
 Kinds, by how a weight is used:
     q8      int8 linear: data (panels, K/4, 64, 4) uint8 of q + 128, scale (panels * 64,) float32   (quant/schemes/int8.py)
-    f32     fp32 linear: data (panels, K, 64) float32
+    f32     fp32 linear: data (panels, K, 64) float32; f16 and bf16: the same of float16 and bfloat16
     vector  gains and biases: data (N padded to 64,) float32
     table   embeddings and constants: data (rows, features) float32
 A tied embedding is the head's packed weight: its rows are gathered out of the panels.
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,11 +22,12 @@ from taut.errors import ModelFormatError
 from taut.graph import Graph
 from taut.quant.schemes import int8
 
-Kind = Literal["q8", "f32", "vector", "table"]
+Kind = Literal["q8", "f32", "f16", "bf16", "vector", "table"]
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 PANEL = int8.PANEL
 ALIGN = 128
+FLOATS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}  # of a linear that is not quantized
 
 
 class TensorSource(Protocol):
@@ -84,8 +86,8 @@ class WeightStore:
             assert weight.scale is not None
             n, k = weight.shape
             return int8.unpack(weight.data, n, k)[rows], weight.scale[rows]
-        if weight.kind == "f32":
-            return unpack_f32(weight.data, weight.shape[0])[rows]
+        if weight.kind in FLOATS:
+            return unpack_floats(weight.data, weight.shape[0])[rows]
         return weight.data[rows]
 
 
@@ -95,7 +97,7 @@ def kinds(graph: Graph) -> dict[str, Kind]:
     for node in graph.nodes:
         for index, key in enumerate(node.weights):
             if node.op in ("linear", "linear_q8") and index == 0:
-                found[key] = "f32" if node.op == "linear" else "q8"
+                found[key] = cast(Kind, node.attrs.get("store", "f32") if node.op == "linear" else "q8")
             elif node.op == "embed" or key in graph.constants:
                 found.setdefault(key, "table")
             else:
@@ -110,7 +112,7 @@ def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
     if kind == "table":
         return 4 * shape[0] * shape[1], 0
     n = int8.round_up(shape[0], PANEL)
-    return (n * int8.round_up(shape[1], 4), 4 * n) if kind == "q8" else (4 * n * shape[1], 0)
+    return (n * int8.round_up(shape[1], 4), 4 * n) if kind == "q8" else (np.dtype(FLOATS[kind]).itemsize * n * shape[1], 0)
 
 
 def store_bytes(graph: Graph) -> int:
@@ -150,9 +152,9 @@ def load(
             data, scale = take(data_bytes, np.uint8, int8.packed_shape(*shape)), take(scale_bytes, np.float32, (-1,))
             _pack_parts(parts, data, scale, packer or pack_q8, key)
             packed[key] = PackedWeight(kind, shape, data, scale)
-        elif kind == "f32":
-            panels = take(data_bytes, np.float32, (-1, shape[1], PANEL))
-            pack_f32(np.concatenate(parts), panels)
+        elif kind in FLOATS:
+            panels = take(data_bytes, FLOATS[kind], (-1, shape[1], PANEL))
+            pack_floats(np.concatenate(parts), panels, key)
             packed[key] = PackedWeight(kind, shape, panels)
         else:
             flat = take(data_bytes, np.float32, (-1,) if kind == "vector" else shape)
@@ -196,16 +198,21 @@ def pack_q8(w: Array, data: NDArray[np.uint8], scale: NDArray[np.float32], name:
     data[...], scale[...] = int8.pack(*int8.quantize_weight(w, name=name))
 
 
-def pack_f32(w: Array, panels: NDArray[np.float32]) -> None:
-    """`w` (N, K) into (N/64, K, 64), zeros beyond N."""
+def pack_floats(w: Array, panels: Array, name: str = "") -> None:
+    """`w` (N, K) into (N/64, K, 64) of the panels' dtype, rounded to nearest even, zeros beyond N. ModelFormatError for a weight that
+    is not finite there: damaged, or beyond float16."""
     n, k = w.shape
     for index, panel in enumerate(panels):
         part = np.asarray(w[index * PANEL : (index + 1) * PANEL], dtype=np.float32)
-        panel[:, : len(part)] = part.T
+        with np.errstate(over="ignore"):
+            panel[:, : len(part)] = part.T
         panel[:, len(part) :] = 0
+        if not np.isfinite(panel).all():
+            largest = np.abs(_finite(part, name)).max()
+            raise ModelFormatError(f"a weight of {largest:g} is beyond {panels.dtype}; use precision bf16 or fp32", field=name)
     assert len(panels) * PANEL >= n and panels.shape[1] == k
 
 
-def unpack_f32(panels: NDArray[np.float32], n: int) -> NDArray[np.float32]:
-    """The inverse of pack_f32: (N, K)."""
-    return np.ascontiguousarray(panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:n])
+def unpack_floats(panels: Array, n: int) -> NDArray[np.float32]:
+    """The inverse of pack_floats: (N, K)."""
+    return np.ascontiguousarray(panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:n], dtype=np.float32)

@@ -24,7 +24,8 @@ Floats = NDArray[np.float32]
 SPACES = ("tokens", "rows", "sequences")
 ACTIVATIONS = ("", "gelu", "gelu_tanh", "silu", "relu", "tanh")
 INDICES = ("ids", "positions", "types")
-TABLES = ("table", "f32", "q8")
+TABLES = ("table", "f32", "q8", "f16", "bf16")
+STORES = ("f32", "f16", "bf16")
 POOLS = ("mean", "cls", "last", "max")
 F32_UNITS = (128, 64, 32, 4, 1)
 
@@ -129,6 +130,8 @@ class _Lowering:
         named = {key: int(value) for key, value in attrs.items() if isinstance(value, (bool, int))}
         if "act" in attrs or op in ("linear", "linear_q8", "swiglu"):
             named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
+        if op == "linear":
+            named["store"] = STORES.index(self._first_weight().kind)
         if op in ("rms_norm", "layer_norm"):
             defaults = {"head_dim": 0, "add": 0, "store_sum": 0, "store_out": 1}
             named = {**defaults, **named}
