@@ -26,6 +26,7 @@ TAUT = str(Path(sys.executable).with_name("taut"))
 # name of the record, arguments of `taut bench`
 SMALL = {
     "latency-smollm2-135m-int8": ["latency", "smollm2-135m", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
+    "latency-smollm2-135m-fp16": ["latency", "smollm2-135m", "--precision=fp16", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-135m-fp32": ["latency", "smollm2-135m", "--precision=fp32", "--prompt=512", "--gen=32", "--batch=1"],
     "encoder-minilm-int8": ["encoder", "minilm", "--precision=int8", "--length=128", "--batch=1"],
     "encoder-minilm-fp32": ["encoder", "minilm", "--precision=fp32", "--length=128", "--batch=1"],
@@ -112,24 +113,19 @@ def quality_table() -> str:
         return "Measured with `make bench`."
     results = record["result"]
     d, e = ([result[model] for result in results.values()] for model in ("smollm2-135m", "minilm"))
-    first, texts = d[0], e[0]["sentences"]
-
-    def row(title: str, cells: list[str]) -> str:
-        return f"| {title} | {' | '.join(cells)} |"
-
+    windows = f"{d[0]['windows']} windows of {d[0]['tokens'] // d[0]['windows']} tokens"
     return "\n".join(
         [
-            row("against fp32", list(results)),
+            row(["against fp32", *results]),
             "|---" * (1 + len(results)) + "|",
+            row([f"SmolLM2-135M, {windows}: mean KL, nats", *(f"{r['kl']:.2g}" for r in d)]),
+            row(["top-1 agreement", *(f"{r['top1']:.2%}" for r in d)]),
+            row([f"perplexity (fp32 {d[0]['reference_perplexity']:.2f})", *(f"{r['perplexity']:.2f}" for r in d)]),
             row(
-                f"SmolLM2-135M, {first['windows']} windows of {first['tokens'] // first['windows']} tokens: mean KL, nats",
-                [f"{r['kl']:.2g}" for r in d],
-            ),
-            row("top-1 agreement", [f"{r['top1']:.2%}" for r in d]),
-            row(f"perplexity (fp32 {first['reference_perplexity']:.2f})", [f"{r['perplexity']:.2f}" for r in d]),
-            row(
-                f"MiniLM, {texts} sentences: mean cosine (least)",
-                [f"{r['mean_cosine']:.6f} ({r['least_cosine']:.6f})" for r in e],
+                [
+                    f"MiniLM, {e[0]['sentences']} sentences: mean cosine (least)",
+                    *(f"{r['mean_cosine']:.6f} ({r['least_cosine']:.6f})" for r in e),
+                ]
             ),
         ]
     )
