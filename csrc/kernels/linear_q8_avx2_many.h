@@ -1,8 +1,8 @@
 // The AVX2 int8 linear for many rows: six rows x 16 columns at a time, three instructions for 32 multiply-adds.
 //
 // vpmaddubsw multiplies unsigned by signed bytes and adds two products, saturating at 16 bits. With u = q + 128 in [1, 255] the pair
-// u0 * w0 + u1 * w1 cannot saturate while |w0 + w1| <= 128, which holds for nearly all pairs of weights of a trained layer and most of
-// a random one. So every strip of weights is sorted, k-quad by k-quad: `plain` quads, whose pairs all are safe, are multiplied as they
+// u0 * w0 + u1 * w1 cannot saturate while |w0 + w1| <= 128, which holds for about 99 % of all pairs and for all 32 of a k-quad in two
+// thirds of the quads (SmolLM2-135M 68 %, normal weights 69 %). So every strip of weights is sorted, k-quad by k-quad: `plain` quads, whose pairs all are safe, are multiplied as they
 // are (sum q * w = sum u * w - 128 * sum w); `signed` quads give the sign of the weight to the activation, at one more instruction:
 //     q * w = |w| * (q ^ m) + |w| where m = -1 for w < 0    (q ^ -1 = -q - 1)
 // Both constants are sums over a column of weights: the dot product starts from them. The order of quads inside a piece is free,
