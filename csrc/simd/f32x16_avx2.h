@@ -85,9 +85,6 @@ TAUT_FN i32x16 load_i8(const int8_t* p) {
   return {_mm256_cvtepi8_epi32(q), _mm256_cvtepi8_epi32(_mm_srli_si128(q, 8))};
 }
 // Values must fit.
-TAUT_FN void store_i16(int16_t* p, i32x16 a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8));
-}
 TAUT_FN void store_i8(int8_t* p, i32x16 a) {
   const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));

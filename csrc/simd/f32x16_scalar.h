@@ -69,11 +69,6 @@ TAUT_FN void store_i8(int8_t* p, i32x16 a) {
     p[i] = static_cast<int8_t>(a.v[i]);
   }
 }
-TAUT_FN void store_i16(int16_t* p, i32x16 a) {
-  for (int i = 0; i < 16; ++i) {
-    p[i] = static_cast<int16_t>(a.v[i]);
-  }
-}
 // Integer sums wrap, as they do in vector registers.
 TAUT_FN int32_t wrap(uint32_t x) { return static_cast<int32_t>(x); }
 TAUT_FN uint32_t bits(int32_t x) { return static_cast<uint32_t>(x); }
