@@ -5,7 +5,9 @@
 #pragma once
 #include <cstdint>
 
+#include "linear_q4.h"
 #include "linear_q8.h"
+#include "pack_q4.h"
 #include "pack_q8.h"
 #include "peak.h"
 #include "quantized_row.h"
@@ -174,7 +176,9 @@ struct KernelTable {
   // Query rows (tokens x heads of the group) that one attention call takes at most, and the floats of scratch that it needs.
   int32_t attention_rows;
   int64_t (*attention_scratch)(int64_t head_dim, int64_t group);
-  int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);  // bytes
+  // Bytes.
+  int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);
+  int64_t (*linear_q4_scratch)(int64_t k, int64_t pieces);
 };
 
 // ISAs from the plainest to the widest.

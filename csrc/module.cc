@@ -116,7 +116,7 @@ int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
 }  // namespace taut
 
 namespace taut {
-void bind_q8(nb::module_& m);  // bind_q8.cc
+void bind_quantized(nb::module_& m);  // bind_quantized.cc
 }
 
 NB_MODULE(_native, m) {
@@ -165,5 +165,5 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &Program::size)
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 
-  bind_q8(m);
+  bind_quantized(m);
 }

@@ -38,9 +38,11 @@ class Runtime:
         return native.memory(size).array()[:size]
 
     @property
-    def pack_q8(self) -> Callable[..., None]:
-        """The native int8 packer on these threads."""
-        return functools.partial(native.pack_q8, pool=self.pool)
+    def packers(self) -> dict[str, Callable[..., None]]:
+        """The native packers of int8 and int4 weights on these threads."""
+        return {
+            kind: functools.partial(pack, pool=self.pool) for kind, pack in (("q8", native.pack_q8), ("q4", native.pack_q4))
+        }
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}

@@ -10,7 +10,8 @@ from taut.errors import UnsupportedModelError
 
 # fmt: off
 OPS = (
-    "embed", "linear", "linear_q8", "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
+    "embed", "linear", "linear_q8", "linear_q4",
+    "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
     "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "select", "pool", "normalize",
 )
 # fmt: on
@@ -29,6 +30,12 @@ TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("30+", "6x16, weights sorted once for 192 rows"),
     ),
     ("linear_q8", "avx512"): (("1-6", "up to 6x64"), ("7+", "balanced 6x64 and 5x64")),
+    ("linear_q4", "avx2"): (
+        ("1", "1x32"),
+        ("2-11", "up to 6x16"),
+        ("12+", "6x16, weights unpacked once for 192 rows"),
+    ),
+    ("linear_q4", "avx512"): (("any", "balanced tiles of up to 6x64"),),
     ("linear", "avx2"): (("any", "up to 6x16"),),
     ("linear", "avx512"): (("any", "up to 6x64"),),
 }
