@@ -188,6 +188,9 @@ extern const KernelTable kTable;
 namespace avx2 {
 extern const KernelTable kTable;
 }
+namespace avxvnni {
+const KernelTable& table();
+}
 namespace avx512 {
 extern const KernelTable kTable;
 }

@@ -3,6 +3,8 @@
 
 #if defined(TAUT_ISA_avx512)
 #include "kernels/linear_q4_avx512.h"
+#elif defined(TAUT_AVX_VNNI)
+#include "kernels/linear_q4_avxvnni.h"
 #elif defined(TAUT_ISA_avx2)
 #include "kernels/linear_q4_avx2_many.h"
 #else
@@ -14,6 +16,8 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512Q4;
+#elif defined(TAUT_AVX_VNNI)
+using Isa = AvxVnniQ4;
 #elif defined(TAUT_ISA_avx2)
 using Isa = Avx2Q4;
 #else
@@ -23,7 +27,7 @@ using Isa = ScalarQ4;
 }  // namespace
 
 int64_t linear_q4_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t pieces) {
-#if defined(TAUT_ISA_avx2)
+#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
   return ManyRowsQ4::scratch_bytes(k, pieces);
 #else
   return 0;
@@ -32,7 +36,7 @@ int64_t linear_q4_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t p
 
 void linear_q4(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
                [[maybe_unused]] void* scratch) {
-#if defined(TAUT_ISA_avx2)
+#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
   for (; row_end - row_begin >= ManyRowsQ4::kLeast; row_begin += ManyRowsQ4::kRows) {
     const int64_t end = row_end - row_begin < ManyRowsQ4::kRows ? row_end : row_begin + ManyRowsQ4::kRows;
     ManyRowsQ4 group(a, row_begin, end, scratch);

@@ -5,28 +5,12 @@
 #pragma once
 #include "kernels/linear_q4_layout.h"
 #include "kernels/linear_q8_avx2.h"
+#include "kernels/nibbles_avx2.h"
 
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-alignas(32) const uint32_t kLowNibbles[8] = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f,
-                                             0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f};
 constexpr int kBlock = 32;  // inputs summed in 16 bits
-
-// The low or high nibbles of 32 bytes. Assembler and volatile, so that the packed weights are read twice and when they
-// are used, rather than kept in registers that the sums need.
-inline __m256i low_nibbles(const uint8_t* w) {
-  __m256i out;
-  asm volatile("vmovdqu %1, %0\n\tvpand %2, %0, %0" : "=x"(out) : "m"(memory(w)), "m"(memory(kLowNibbles)));
-  return out;
-}
-inline __m256i high_nibbles(const uint8_t* w) {
-  __m256i out;
-  asm volatile("vmovdqu %1, %0\n\tvpsrlw $4, %0, %0\n\tvpand %2, %0, %0"
-               : "=x"(out)
-               : "m"(memory(w)), "m"(memory(kLowNibbles)));
-  return out;
-}
 
 // dot += u * q in 16 bits, two products a lane; in assembler for the reason that linear_q8_avx2.h gives.
 inline void multiply_add16(__m256i& dot, __m256i u, __m256i q) {
