@@ -167,6 +167,10 @@ using SwigluFn = void (*)(const Swiglu&, int64_t row_begin, int64_t row_end, flo
 using PoolFn = void (*)(const Elementwise&, Pool, int64_t sequence, int64_t token_begin, int64_t token_end);
 using NormalizeFn = void (*)(const Elementwise&, int64_t row_begin, int64_t row_end);
 
+// The index of the first largest of n > 0 logits, -1 where one is not finite; weights = exp((logit - largest) / temperature), which 0
+// leaves out.
+using SharpenFn = int64_t (*)(const float* logits, int64_t n, float temperature, float* weights);
+
 struct KernelTable {
   const char* isa;
   int32_t tile_rows;  // rows of a linear's register tile: work is split at multiples of it

@@ -144,7 +144,8 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     )
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
-    engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
+    executor = _executor(config, graph, made, store, kv, runtime)
+    engine = Engine(executor, kv) if runtime is None else Engine(executor, kv, runtime.sample)
     longest = min(built.context_len, budget.kv_tokens or built.context_len)
     limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
     scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))

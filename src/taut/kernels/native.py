@@ -100,6 +100,14 @@ def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[
     return cast(Program, module().Program(isa, pool, list(space_bytes), dict(kv)))
 
 
+def sample(logits: NDArray[np.float32], choices: NDArray[np.float64], pool: ThreadPool, isa: str = "") -> NDArray[np.int32]:
+    """Token ids of the rows of `logits` (rows, vocab), -1 where a logit is not finite. `choices` (rows, 5): temperature, top_k, top_p,
+    min_p, and a number drawn from [0, 1)."""
+    ids = np.empty(len(logits), np.int32)
+    module().sample(logits, choices, ids, pool, isa)
+    return ids
+
+
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
 
 
