@@ -210,6 +210,7 @@ int run() {
   check_swiglu(check);
   check_pool(check);
   check_normalize(check);
+  check_sharpen(check);
   check_cache_write(check);
   check_attention(check);
   check_attention_full(check);

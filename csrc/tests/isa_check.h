@@ -147,6 +147,7 @@ void check_elementwise(Check&);
 void check_swiglu(Check&);
 void check_pool(Check&);
 void check_normalize(Check&);
+void check_sharpen(Check&);
 void check_cache_write(Check&);
 void check_attention(Check&);
 void check_attention_full(Check&);

@@ -172,6 +172,27 @@ void check_pool(Check& check) {
   check.end_family("pool");
 }
 
+void check_sharpen(Check& check) {
+  uint64_t seed = 11500;
+  for (const int vocab : {1, 15, 16, 17, 1000}) {
+    for (const Values values : kValues) {
+      for (const float temperature : {0.0f, 1e-30f, 0.7f, 1e30f}) {
+        Random random(++seed);
+        Floats logits(1, vocab, random, values);
+        check.same(text("sharpen vocab %d values %d temperature %g", vocab, int(values), double(temperature)),
+                   [&](const KernelTable& table) {
+                     Floats weights(1, vocab);
+                     const int64_t best = table.sharpen(logits.data(), vocab, temperature, weights.data());
+                     Words words = best < 0 ? Words() : weights.words();  // of a row with a NaN nobody reads the weights
+                     words.push_back(static_cast<uint32_t>(best));
+                     return words;
+                   });
+      }
+    }
+  }
+  check.end_family("sharpen");
+}
+
 void check_normalize(Check& check) {
   uint64_t seed = 11000;
   for (const int features : {1, 3, 16, 31, 384, 768}) {
