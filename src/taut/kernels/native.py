@@ -36,7 +36,20 @@ class ThreadPool(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def active(self) -> int:
+        """Threads that take part, the caller among them."""
+
+    def set_active(self, threads: int) -> None:
+        """How many threads take part from the next job on, 1 to `size`."""
+
+    def set_nice(self, value: int) -> bool:
+        """The workers' nice value; False when the system refuses."""
+
     def count_items(self, count: int, fail_at: int = -1) -> int: ...
+
+    def burn(self, jobs: int, items: int, rounds: int) -> float:
+        """Seconds that `jobs` jobs of `items` items of `rounds` multiplications take (tests)."""
 
 
 class Program(Protocol):

@@ -40,6 +40,7 @@ class NativeExecutor:
 
     def __init__(self, plan: Plan, store: WeightStore, runtime: Runtime, kv: KVPool | None) -> None:
         self._plan, self._store, self._kv = plan, store, kv  # kept: the program holds their addresses
+        self._runtime = runtime
         self._space_bytes = [int(plan.space_bytes.get(space, 0)) for space in SPACES]
         self._program = native.program(runtime.isa, runtime.pool, self._space_bytes, _kv_geometry(kv))
         for step in plan.steps:
@@ -58,6 +59,7 @@ class NativeExecutor:
 
         Another thread may set `abort` (int32, one entry) to stop early: StepAborted. RequestError for a batch that the plan cannot run.
         """
+        self._runtime.adapt()
         counts = (batch.num_tokens, batch.num_rows, batch.num_sequences)
         self._reserve(sum(count * size for count, size in zip(counts, self._space_bytes, strict=True)))
         last = len(self._plan.steps) if last_step is None else last_step
