@@ -19,8 +19,9 @@ namespace taut {
 namespace {
 
 constexpr uint64_t kOpen = 1u << 15, kInside = kOpen - 1, kJob = 1u << 16;
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the gap between two steps of a program
-constexpr int kPauses = 32;                            // between two looks at the clock
+constexpr auto kSpin = std::chrono::microseconds(50);     // longer than the gap between two steps of a program
+constexpr auto kYield = std::chrono::microseconds(2000);  // then the caller gives up its core
+constexpr int kPauses = 32;                               // between two looks at the clock
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -146,11 +147,19 @@ bool ThreadPool::run_job(int64_t count, const volatile int32_t* abort, Call call
   return next_.load(std::memory_order_relaxed) >= count;
 }
 
-// A worker inside is computing its last item; if it was descheduled, spinning for long would keep a core from it.
+// A worker inside is computing its last item; if it was descheduled, it may need this core. Giving it up at once pays only when the
+// pool itself crowds the cores: else another program takes it for a whole time slice.
 void ThreadPool::wait_for_workers() {
   const auto is_done = [&] { return (gate_.load() & kInside) == 0; };
   if (spin_until(is_done, crowded_.load(std::memory_order_relaxed) ? std::chrono::microseconds(0) : kSpin)) {
     return;
+  }
+  const auto until = std::chrono::steady_clock::now() + kYield;
+  while (!crowded_.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+    if (is_done()) {
+      return;
+    }
   }
   std::unique_lock lock(sleep_mutex_);
   caller_sleeps_.store(true);
