@@ -21,11 +21,11 @@ from types import TracebackType
 
 import anyio
 
+from taut.engine.runtime import SWITCH_INTERVAL_S
 from taut.errors import EngineStoppedError, OverloadedError, RequestError, TautError
 from taut.scheduler.request import Event, FinishedEvent, Request, Usage
 from taut.server.protocols import LoopLike, StatsLike
 
-SWITCH_INTERVAL_S = 1e-4  # at the default 5 ms a busy Python thread delays a 1.6 ms native call to 6.7 ms
 COMPUTE_NICE = 5  # of the threads that compute, above the process's own: what answers and parses goes first
 
 log = logging.getLogger("taut.server")
