@@ -137,7 +137,8 @@ double burn(ThreadPool& pool, int64_t jobs, int64_t items, int64_t rounds) {
 
 namespace taut {
 void bind_quantized(nb::module_& m);  // bind_quantized.cc
-}
+void bind_chunks(nb::module_& m);     // bind_chunks.cc
+}  // namespace taut
 
 NB_MODULE(_native, m) {
   using namespace taut;
@@ -190,4 +191,5 @@ NB_MODULE(_native, m) {
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 
   bind_quantized(m);
+  bind_chunks(m);
 }

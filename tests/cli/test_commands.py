@@ -303,7 +303,10 @@ def said(result: Result) -> str:
         (["inspect", "m", "--threads", "x"], "'x' is given; a whole number of at least 1 is accepted"),
         (["inspect", "m", "--threads", "0"], "'0' is given; a whole number of at least 1 is accepted"),
         (["inspect", "m", "--max-context", "1.5"], "'1.5' is given; a whole number of at least 1 is accepted"),
-        (["inspect", "m", "--precision", "int4"], "'int4' is given; int8 or int4-g128 or int4-g64 or int4-g32 or fp16 or bf16 or fp32 is accepted"),
+        (
+            ["inspect", "m", "--precision", "int4"],
+            "'int4' is given; int8 or int4-g128 or int4-g64 or int4-g32 or fp16 or bf16 or fp32 is accepted",
+        ),
         (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
         (["inspect", "m", "--disable-pass", ""], "'' is given; text of at least one character is accepted"),
         (["generate", "m", "x", "--temperature", "3"], "'3' is given; a number from 0 to 2 is accepted"),

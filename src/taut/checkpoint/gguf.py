@@ -130,6 +130,9 @@ class GgufFile:
         values: NDArray[Any] = dequantize(raw.reshape(-1, joined * tensor.row_bytes), GGMLQuantizationType(tensor.type_id))
         return values.reshape(tensor.info.shape)
 
+    def identity(self) -> str:
+        return self._file.identity()
+
     def release_pages(self) -> None:
         self._file.release_pages()
 

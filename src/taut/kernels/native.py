@@ -113,6 +113,16 @@ def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[
     return cast(Program, module().Program(isa, pool, list(space_bytes), dict(kv)))
 
 
+def hash_chunks(data: NDArray[np.uint8], chunk_bytes: int, pool: ThreadPool) -> list[int]:
+    """A fast 64-bit hash of every chunk of `data`; against accidents, not attackers."""
+    return cast("list[int]", module().hash_chunks(data, chunk_bytes, pool))
+
+
+def read_chunks(file: int, offset: int, data: NDArray[np.uint8], chunk_bytes: int, pool: ThreadPool) -> list[int]:
+    """Fills `data` from the file descriptor on all threads; its hash_chunks. RuntimeError when the file ends early or fails."""
+    return cast("list[int]", module().read_chunks(file, offset, data, chunk_bytes, pool))
+
+
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
 
 
