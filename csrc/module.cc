@@ -143,6 +143,7 @@ void bind_chunks(nb::module_& m);     // bind_chunks.cc
 NB_MODULE(_native, m) {
   using namespace taut;
   m.doc() = "taut's native core";
+  nb::set_leak_warnings(false);  // the runtime's threads live as long as the process
   nb::exception<IsaError>(m, "IsaError", PyExc_RuntimeError);
 
   m.def("runnable_isas", &runnable_isas, "ISAs that can run here, plainest first");
