@@ -17,6 +17,8 @@ from taut.server.bridge import COMPUTE_NICE, EngineThread, compute_nice
 
 
 def test_switches_are_short_during_a_step_and_only_then(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    started_with = sys.getswitchinterval()
+    sys.setswitchinterval(0.0049)
     model = taut.load(str(tiny_models["llama"]), executor="reference", memory_bytes=1 << 30)
     step, before, seen = model.loop.step, sys.getswitchinterval(), []
 
@@ -28,7 +30,8 @@ def test_switches_are_short_during_a_step_and_only_then(tiny_models: dict[str, P
     model.generate([5, 6, 7], max_tokens=2)
     assert seen
     assert max(seen) <= SWITCH_INTERVAL_S * 1.01
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == before == pytest.approx(0.0049)
+    sys.setswitchinterval(started_with + 5e-7)
 
 
 class _Idle:
@@ -39,6 +42,9 @@ class _Idle:
 
     def stats(self) -> None:
         return None
+
+    def rest(self) -> None:
+        raise AssertionError("it did not sleep for long")
 
     def step(self) -> list[Any]:
         return []
@@ -65,5 +71,5 @@ def test_the_engine_thread_gives_way() -> None:
     try:
         assert asyncio.run(nice_of_the_thread()) == compute_nice()
     finally:
-        sys.setswitchinterval(interval)
+        sys.setswitchinterval(interval + 5e-7)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

@@ -81,11 +81,14 @@ def short_switches() -> Iterator[None]:
     """Inside, a thread that comes back from a native call gets the interpreter within SWITCH_INTERVAL_S, however busy other threads
     are with Python. The setting is the process's: it is put back at the end."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_INTERVAL_S))
+    if before <= SWITCH_INTERVAL_S:
+        yield
+        return
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(before + 5e-7)  # whole microseconds are kept, rounded down: what was read would lose one
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}

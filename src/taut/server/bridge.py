@@ -26,6 +26,7 @@ from taut.errors import EngineStoppedError, OverloadedError, RequestError, TautE
 from taut.scheduler.request import Event, FinishedEvent, Request, Usage
 from taut.server.protocols import LoopLike, StatsLike
 
+REST_AFTER_S = 5.0  # without work; then memory goes back to the system
 COMPUTE_NICE = 5  # of the threads that compute, above the process's own: what answers and parses goes first
 
 log = logging.getLogger("taut.server")
@@ -284,12 +285,18 @@ class EngineThread:
             self._post_event_loop(self._on_end)
 
     def _take_inbox(self) -> list[_Submit | _Cancel | _Stop]:
-        """The messages that wait; sleeps for one when the Loop has no work."""
+        """The messages that wait; sleeps for one when the Loop has no work. A Loop that sleeps long is told to rest."""
+        if not self._wait(REST_AFTER_S):
+            self._loop.rest()
+            self._wait(None)
         with self._wake:
-            while not self._inbox and not self._loop.has_work:
-                self._wake.wait()
             messages, self._inbox = self._inbox, []
             return messages
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Whether there was something to do before `timeout_s` had passed."""
+        with self._wake:
+            return bool(self._wake.wait_for(lambda: self._inbox or self._loop.has_work, timeout_s))
 
     def _apply(self, messages: list[_Submit | _Cancel | _Stop]) -> bool:
         """Tell the Loop of `messages`; False when one of them is _Stop."""
