@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -133,16 +135,36 @@ int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
   return done.load();
 }
 
+// For tests: `jobs` jobs of `items` items, each of `rounds` dependent multiplications; seconds that they took.
+double burn(ThreadPool& pool, int64_t jobs, int64_t items, int64_t rounds) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(pool.running);
+  std::atomic<uint64_t> sum{0};  // keeps the work
+  const auto begun = std::chrono::steady_clock::now();
+  for (int64_t job = 0; job < jobs; ++job) {
+    pool.run(items, nullptr, [&](int64_t item, int) {
+      uint64_t value = static_cast<uint64_t>(item) + 1;
+      for (int64_t round = 0; round < rounds; ++round) {
+        value = value * 6364136223846793005u + 1442695040888963407u;
+      }
+      sum.fetch_add(value, std::memory_order_relaxed);
+    });
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() + (sum.load() == 1 ? 1e-12 : 0);
+}
+
 }  // namespace
 }  // namespace taut
 
 namespace taut {
 void bind_quantized(nb::module_& m);  // bind_quantized.cc
-}
+void bind_chunks(nb::module_& m);     // bind_chunks.cc
+}  // namespace taut
 
 NB_MODULE(_native, m) {
   using namespace taut;
   m.doc() = "taut's native core";
+  nb::set_leak_warnings(false);  // the runtime's threads live as long as the process
   nb::exception<IsaError>(m, "IsaError", PyExc_RuntimeError);
 
   m.def("runnable_isas", &runnable_isas, "ISAs that can run here, plainest first");
@@ -164,7 +186,11 @@ NB_MODULE(_native, m) {
   nb::class_<ThreadPool>(m, "ThreadPool")
       .def(nb::init<int>(), "num_threads"_a)
       .def_prop_ro("size", &ThreadPool::size)
-      .def("count_items", &count_items, "count"_a, "fail_at"_a = -1);
+      .def_prop_ro("active", &ThreadPool::active)
+      .def("set_active", &ThreadPool::set_active, "threads"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_nice", &ThreadPool::set_nice, "value"_a, "The workers' nice value; False when the system refuses")
+      .def("count_items", &count_items, "count"_a, "fail_at"_a = -1)
+      .def("burn", &burn, "jobs"_a, "items"_a, "rounds"_a);
 
   nb::class_<Program>(m, "Program")
       .def(
@@ -190,4 +216,5 @@ NB_MODULE(_native, m) {
         "Token ids of the rows of `logits` into `ids` (int32), -1 where a logit is not finite; `choices` (rows, 5) float64: "
         "temperature, top_k, top_p, min_p and a number drawn from [0, 1)");
   bind_quantized(m);
+  bind_chunks(m);
 }

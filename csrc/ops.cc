@@ -78,7 +78,7 @@ class LinearF32Op : public Op {
     a.y = run.rows(y_).data;
     a.y_row_bytes = y_.row_bytes;
     const int64_t tile = run.kernels.tile_rows;
-    const LinearSplit split(run.count[y_.space], a.n, tile, 8 * tile, 4, run.pool.size());
+    const LinearSplit split(run.count[y_.space], a.n, tile, 8 * tile, 4, run.pool.active());
     run.pool.run(split.items, run.abort, [&](int64_t item, int) {
       split.at(item, [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
         run.kernels.linear_f32(a, row, row_end, panel, panel_end);

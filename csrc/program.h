@@ -73,7 +73,7 @@ struct Run {
   // Rows [0, count) in a few parts per thread.
   template <typename Body>
   void for_rows(int64_t rows, const Body& body) const {
-    const int64_t parts = 4 * static_cast<int64_t>(pool.size()), size = rows / parts + (rows % parts != 0);
+    const int64_t parts = 4 * static_cast<int64_t>(pool.active()), size = rows / parts + (rows % parts != 0);
     pool.run(size == 0 ? 0 : (rows + size - 1) / size, abort, [&](int64_t item, int thread) {
       const int64_t begin = item * size;
       body(begin, begin + size < rows ? begin + size : rows, pool.scratch(thread));

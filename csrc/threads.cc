@@ -1,5 +1,11 @@
 #include "threads.h"
 
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <new>
@@ -13,7 +19,9 @@ namespace taut {
 namespace {
 
 constexpr uint64_t kOpen = 1u << 15, kInside = kOpen - 1, kJob = 1u << 16;
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the gap between two steps of a program
+constexpr auto kSpin = std::chrono::microseconds(50);     // longer than the gap between two steps of a program
+constexpr auto kYield = std::chrono::microseconds(2000);  // then the caller gives up its core
+constexpr int kPauses = 32;                               // between two looks at the clock
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -35,11 +43,33 @@ class FloatMode {
 #endif
 };
 
+// CPUs that this process may run on; a number that crowds nobody where the system does not say.
+int usable_cpus() {
+  cpu_set_t cpus;
+  return sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : CPU_SETSIZE;
+}
+
+// Looks at `is_done` until it holds or `longest` has passed; returns what it saw last.
+template <typename IsDone>
+bool spin_until(const IsDone& is_done, std::chrono::microseconds longest) {
+  const auto until = std::chrono::steady_clock::now() + longest;
+  do {
+    for (int i = 0; i < kPauses; ++i) {
+      if (is_done()) {
+        return true;
+      }
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < until);
+  return is_done();
+}
+
 }  // namespace
 
 void ThreadPool::Free::operator()(float* p) const { std::free(p); }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads)
+    : crowded_(num_threads > usable_cpus()), active_(num_threads), system_ids_(std::max(num_threads - 1, 0)) {
   scratch_.resize(num_threads);
   for (int thread = 1; thread < num_threads; ++thread) {
     workers_.emplace_back([this, thread] { work(thread); });
@@ -52,9 +82,26 @@ ThreadPool::~ThreadPool() {
     stopping_.store(true);
   }
   wake_.notify_all();
+  unpark_.notify_all();
   for (auto& worker : workers_) {
     worker.join();
   }
+}
+
+void ThreadPool::set_active(int threads) {
+  const std::lock_guard job(running);
+  const std::lock_guard lock(sleep_mutex_);
+  active_.store(std::clamp(threads, 1, size()));
+  crowded_.store(active_.load() > usable_cpus());
+  wake_.notify_all();  // those that are no longer wanted go to park
+  unpark_.notify_all();
+}
+
+bool ThreadPool::set_nice(int value) {
+  while (started_.load() < size() - 1) {
+    std::this_thread::yield();
+  }
+  return std::ranges::all_of(system_ids_, [&](const auto& id) { return setpriority(PRIO_PROCESS, id.load(), value) == 0; });
 }
 
 void ThreadPool::reserve_scratch(int64_t floats) {
@@ -79,7 +126,7 @@ bool ThreadPool::run_job(int64_t count, const volatile int32_t* abort, Call call
   count_ = count;
   abort_ = abort;
   next_.store(0, std::memory_order_relaxed);
-  const bool shared = count > 1 && !workers_.empty();
+  const bool shared = count > 1 && active() > 1;
   if (shared) {
     gate_.store((gate_.load(std::memory_order_relaxed) / kJob + 1) * kJob | kOpen);
     if (sleepers_.load() > 0) {
@@ -92,15 +139,32 @@ bool ThreadPool::run_job(int64_t count, const volatile int32_t* abort, Call call
   claim(0);
   if (shared) {
     gate_.fetch_and(~kOpen);
-    // A worker inside is computing its last item; if it was descheduled, spinning would keep its core from it.
-    for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
-      spins < 4000 ? pause() : std::this_thread::yield();
-    }
+    wait_for_workers();
   }
   if (error_) {
     std::rethrow_exception(std::exchange(error_, nullptr));
   }
   return next_.load(std::memory_order_relaxed) >= count;
+}
+
+// A worker inside is computing its last item; if it was descheduled, it may need this core. Giving it up at once pays only when the
+// pool itself crowds the cores: else another program takes it for a whole time slice.
+void ThreadPool::wait_for_workers() {
+  const auto is_done = [&] { return (gate_.load() & kInside) == 0; };
+  if (spin_until(is_done, crowded_.load(std::memory_order_relaxed) ? std::chrono::microseconds(0) : kSpin)) {
+    return;
+  }
+  const auto until = std::chrono::steady_clock::now() + kYield;
+  while (!crowded_.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+    if (is_done()) {
+      return;
+    }
+  }
+  std::unique_lock lock(sleep_mutex_);
+  caller_sleeps_.store(true);
+  done_.wait(lock, is_done);
+  caller_sleeps_.store(false);
 }
 
 void ThreadPool::claim(int thread) {
@@ -124,35 +188,41 @@ void ThreadPool::claim(int thread) {
 
 void ThreadPool::work(int thread) {
   const FloatMode mode;
+  system_ids_[thread - 1].store(static_cast<int>(syscall(SYS_gettid)));
+  started_.fetch_add(1);
   uint64_t seen = 0;
   while (!stopping_.load(std::memory_order_relaxed)) {
     uint64_t gate = gate_.load(std::memory_order_acquire);
-    if (gate / kJob == seen || (gate & kOpen) == 0) {
-      sleep_until_open(seen);
-      continue;
-    }
-    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) {
+    if (thread >= active()) {
+      park(thread);
+    } else if (gate / kJob == seen || (gate & kOpen) == 0) {
+      sleep_until_open(thread, seen);
+    } else if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) {
       seen = gate / kJob;
       claim(thread);
-      gate_.fetch_sub(1, std::memory_order_release);
+      if (((gate_.fetch_sub(1) - 1) & kInside) == 0 && caller_sleeps_.load()) {
+        {
+          std::lock_guard lock(sleep_mutex_);
+        }
+        done_.notify_one();
+      }
     }
   }
 }
 
-void ThreadPool::sleep_until_open(uint64_t seen) {
+void ThreadPool::park(int thread) {
+  std::unique_lock lock(sleep_mutex_);
+  unpark_.wait(lock, [&] { return stopping_.load() || thread < active(); });
+}
+
+void ThreadPool::sleep_until_open(int thread, uint64_t seen) {
   const auto is_due = [&] {
     const uint64_t gate = gate_.load();
-    return stopping_.load() || (gate / kJob != seen && (gate & kOpen) != 0);
+    return stopping_.load() || thread >= active() || (gate / kJob != seen && (gate & kOpen) != 0);
   };
-  const auto until = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (is_due()) {
-        return;
-      }
-      pause();
-    }
-  } while (std::chrono::steady_clock::now() < until);
+  if (spin_until(is_due, crowded_.load(std::memory_order_relaxed) ? std::chrono::microseconds(0) : kSpin)) {
+    return;
+  }
   std::unique_lock lock(sleep_mutex_);
   sleepers_.fetch_add(1);
   wake_.wait(lock, is_due);

@@ -12,7 +12,9 @@
 namespace taut {
 
 // Items [0, count) of a job are claimed one by one, so an uneven or descheduled thread costs at most one item. The caller waits only
-// for workers that are inside an item: one that never woke up is not waited for, so oversubscribed cores do not stall a job.
+// for workers that are inside an item: one that never woke up is not waited for, so oversubscribed cores do not stall a job. Who waits
+// spins for a moment and then sleeps: a core left idle lets the system move a descheduled worker there. With more threads than CPUs
+// nobody spins. Results never depend on how many threads take part.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -21,6 +23,12 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
+  // Threads that take part, the caller among them: all, until set_active says otherwise. Plan items for this many.
+  int active() const { return active_.load(std::memory_order_relaxed); }
+  // From the next job on `threads` take part, at least 1 and at most size(); the others sleep. Waits for a job that runs.
+  void set_active(int threads);
+  // The workers' nice value from now on (the caller's is its own business); false when the system refuses one of them.
+  bool set_nice(int value);
 
   // Calls body(item, thread) for every item; thread is in [0, size()). Stops claiming once *abort is not 0; returns false if it did
   // before every item was claimed. The first exception of any thread is rethrown here. One job at a time: callers hold `running`.
@@ -45,7 +53,9 @@ class ThreadPool {
   bool run_job(int64_t count, const volatile int32_t* abort, Call call, const void* body);
   void work(int thread);
   void claim(int thread);
-  void sleep_until_open(uint64_t seen);
+  void wait_for_workers();
+  void park(int thread);
+  void sleep_until_open(int thread, uint64_t seen);
 
   std::vector<std::thread> workers_;
   std::vector<std::unique_ptr<float, Free>> scratch_;
@@ -63,9 +73,11 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> gate_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, crowded_{false}, caller_sleeps_{false};  // crowded_: more threads than CPUs
+  std::atomic<int> active_, started_{0};
+  std::vector<std::atomic<int>> system_ids_;  // of the workers
   std::mutex sleep_mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, unpark_, done_;
 };
 
 }  // namespace taut

@@ -16,6 +16,9 @@ TIERS = {"native", "parity", "slow"}
 # Nothing here may reach a network; the hub's own tests point it at a loopback address.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+# What one test packs, no other may find.
+os.environ["TAUT_CACHE"] = "off"
+
 # Properties are tested, not speed: an example may take long on a busy machine.
 hypothesis.settings.register_profile("taut", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("taut")

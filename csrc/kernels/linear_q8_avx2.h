@@ -29,6 +29,13 @@ inline __m256i broadcast4(const uint8_t* x) {
   return _mm256_set1_epi32(bytes);
 }
 
+// Again for every strip: six of them and twelve accumulators are more than there are registers, and a spill costs more than a load.
+inline __m256i broadcast4_again(const uint8_t* x) {
+  __m256i out;
+  asm volatile("vpbroadcastd %1, %0" : "=x"(out) : "m"(*reinterpret_cast<const int32_t*>(x)));
+  return out;
+}
+
 // dot += q * w, four products a lane; `magnitude` is |w|. One asm block: GCC otherwise reassociates sums over the unrolled loop and
 // spills the accumulators.
 inline void multiply_add(__m256i& dot, __m256i w, __m256i magnitude, __m256i q) {
@@ -93,7 +100,8 @@ struct Avx2 : Q8Layout {
         const __m256i weights = signed_weights(w + c * 32), magnitude = _mm256_abs_epi8(weights);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          multiply_add(dot[r][c], weights, magnitude, broadcast4(r < 3 ? x0 + r * stride : x3 + (r - 3) * stride));
+          const uint8_t* x = r < 3 ? x0 + r * stride : x3 + (r - 3) * stride;
+          multiply_add(dot[r][c], weights, magnitude, R < 5 ? broadcast4(x) : broadcast4_again(x));
         }
       }
     }

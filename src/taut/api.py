@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
+from taut.engine.runtime import short_switches
 from taut.errors import ContextLengthError, EngineStoppedError, RequestError
 from taut.loading import Loaded, load_model
 from taut.scheduler.request import (
@@ -187,7 +188,9 @@ class Model:
         return self._mailboxes.setdefault(request.request_id, deque())
 
     def _step(self) -> None:
-        for event in self.loop.step():
+        with short_switches():
+            events = self.loop.step()
+        for event in events:
             if (mailbox := self._mailboxes.get(event.request_id)) is not None:
                 mailbox.append(event)
 

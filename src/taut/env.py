@@ -71,6 +71,11 @@ DISABLE_PASS = Variable(
     "--disable-pass",
 )
 
+CACHE = Variable(
+    "TAUT_CACHE",
+    "Folder of packed weights, so that a model that was loaded before starts sooner; off keeps none. Default ~/.cache/taut.",
+)
+
 HOST = Variable("TAUT_HOST", "Address to listen on; default 127.0.0.1, this machine only.", "--host")
 PORT = Variable("TAUT_PORT", "Port to listen on; default 8000, 0 picks a free one.", "--port")
 API_KEY = Variable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from taut.errors import UsageError
 from taut.graph import Graph, Node
 from taut.kernels.table import select
 from taut.models import BuiltModel
+from taut.plan import cache
 from taut.plan import text as plan_text
 from taut.plan.weights import WeightStore, store_bytes
 from taut.scheduler.blocks import BlockPool
@@ -124,6 +126,9 @@ class _Renamed:
     def release(self) -> None:
         self.checkpoint.source.release_pages()
 
+    def identity(self) -> str:
+        return json.dumps([self.checkpoint.source.identity(), self.names], sort_keys=True)
+
 
 def load_model(ref: str, *, progress: Progress | None = None, **options: Any) -> Loaded:
     """Load `ref`; see api.load."""
@@ -139,9 +144,7 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     made = plan.make(graph, target, _precision(graph, config.precision))
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
-    store = plan.weights.load(
-        graph, _Renamed(checkpoint, built.renamed), allocate, None if runtime is None else runtime.packers, progress
-    )
+    store = _load_weights(graph, _Renamed(checkpoint, built.renamed), allocate, runtime, progress)
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     executor = _executor(config, graph, made, store, kv, runtime)
@@ -154,6 +157,14 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()
     loop = Loop(engine, scheduler, stream, end_ids, built.vocab_size)
     return Loaded(config, checkpoint, built, graph, made, store, budget, engine, scheduler, loop, runtime)
+
+
+def _load_weights(graph: Graph, source: _Renamed, allocate: Any, runtime: Any, progress: Progress | None) -> WeightStore:
+    if runtime is None:
+        return plan.weights.load(graph, source, allocate, None, progress)
+    if (kept := cache.of_user()) is None:
+        return plan.weights.load(graph, source, allocate, runtime.packers, progress)
+    return kept.load(graph, source, allocate, runtime.packers, runtime.pool, progress)
 
 
 def _pass_options(config: LoadConfig) -> passes.Options:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 MULTIPLY = re.compile(r"\bv(fmadd|fnmadd|pdpbusd|pmaddwd|pmaddubsw)")
 SPILL = re.compile(r"^v.*\(%r[sb]p[,)]")
+INTEGER = re.compile(r"\bv(pdpbusd|pmaddwd|pmaddubsw)")
 LINE = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
 JUMP = re.compile(r"^j\w+\s+([0-9a-f]+)\b")
 
@@ -30,6 +31,10 @@ class Loop:
     @property
     def multiplies(self) -> int:
         return sum(bool(MULTIPLY.search(line)) for line in self.instructions)
+
+    @property
+    def integer_multiplies(self) -> int:
+        return sum(bool(INTEGER.search(line)) for line in self.instructions)
 
     @property
     def stack_accesses(self) -> int:
@@ -53,15 +58,22 @@ def section_loops(text: str) -> list[Loop]:
         jump = JUMP.match(instruction)
         if jump and int(jump[1], 16) <= address and int(jump[1], 16) in order:
             spans.add((order[int(jump[1], 16)], index))
-    inner = [
-        span for span in spans if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other in spans)
-    ]
+    inner, least_end = [], len(rows)
+    for begin, end in sorted(spans, key=lambda span: (-span[0], span[1])):  # a loop inside comes before the one around it
+        if end < least_end:
+            inner.append((begin, end))
+            least_end = end
     return [Loop(rows[begin][0], tuple(text for _, text in rows[begin : end + 1])) for begin, end in sorted(inner)]
 
 
 def hot_loops(path: Path, share: int = 3) -> list[Loop]:
     """Innermost loops of which at least one instruction in `share` multiplies."""
     return [loop for loop in innermost_loops(disassemble(path)) if loop.multiplies * share >= len(loop.instructions)]
+
+
+def integer_loops(path: Path) -> list[Loop]:
+    """Innermost loops of integer products. With unpacking and signs a multiplication takes up to six instructions."""
+    return [loop for loop in innermost_loops(disassemble(path)) if 4 <= loop.integer_multiplies >= len(loop.instructions) / 6]
 
 
 def main(paths: list[str]) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,39 +146,6 @@ def test_f32_segments_are_as_equal_as_whole_units_allow() -> None:
         assert bounds[-1] == k
         assert (sizes % unit == 0).all()
         assert sizes.max() - sizes.min() <= unit
-
-
-def test_cgroup_quota(tmp_path: Path) -> None:
-    assert runtimes.cpu_quota(tmp_path) == math.inf
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert runtimes.cpu_quota(tmp_path) == math.inf
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert runtimes.cpu_quota(tmp_path) == 1.5
-    (tmp_path / "cpu.max").unlink()
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert runtimes.cpu_quota(tmp_path) == math.inf
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
-    assert runtimes.cpu_quota(tmp_path) == 2.5
-
-
-def test_physical_cores(tmp_path: Path) -> None:
-    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        folder = tmp_path / f"cpu{cpu}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(siblings + "\n")
-    assert runtimes.physical_cores({0, 1, 2, 3}, tmp_path) == 2
-    assert runtimes.physical_cores({0, 2}, tmp_path) == 1
-    assert runtimes.physical_cores({7, 8}, tmp_path) == 2
-
-
-def test_default_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "affinity", lambda: {0, 1, 2, 3})
-    monkeypatch.setattr(runtimes, "physical_cores", lambda cpus: 4)
-    for quota, threads in ((math.inf, 4), (2.5, 2), (0.5, 1), (9, 4)):
-        monkeypatch.setattr(runtimes, "cpu_quota", lambda quota=quota: quota)
-        assert runtimes.default_threads() == threads
 
 
 @built

@@ -1,7 +1,8 @@
-"""No hot loop of a float product keeps its register tile on the stack."""
+"""No hot loop keeps its register tile on the stack."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from native.stack_traffic import hot_loops, innermost_loops
+from native.stack_traffic import hot_loops, innermost_loops, integer_loops
+from taut.kernels import native
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") and shutil.which("objdump")), reason="needs g++ and objdump")
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("g++") and shutil.which("objdump")), reason="needs g++ and objdump (Debian: apt-get install g++ binutils)"
+)
 
 
 def flags(isa: str) -> list[str]:
@@ -35,6 +39,18 @@ def test_no_spills(isa: str, kernel: str, tmp_path: Path) -> None:
     loops = hot_loops(target)
     assert max(loop.multiplies for loop in loops) >= 12
     assert [loop for loop in loops if loop.stack_accesses] == []
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not native.is_built() or platform.machine() != "x86_64", reason="needs the native module, for x86-64")
+def test_no_spills_in_the_integer_loops_of_the_built_module() -> None:
+    """Of what is shipped, every instruction set in it: the tiles of linear_q8 and linear_q4."""
+    loops = integer_loops(Path(str(native.module().__file__)))
+    assert sum(loop.integer_multiplies >= 12 for loop in loops) >= 8
+    for instruction in ("vpmaddubsw", "vpdpbusd"):
+        assert any(instruction in line for loop in loops for line in loop.instructions), f"no hot loop has {instruction}"
+    spilled = [f"{loop.address:#x}: {loop.stack_accesses}" for loop in loops if loop.stack_accesses]
+    assert spilled == [], "hot loops (address: stack accesses) that keep registers on the stack"
 
 
 def test_a_spill_is_seen() -> None:

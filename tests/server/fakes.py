@@ -74,7 +74,7 @@ class FakeLoop:
         self.sent: dict[str, int] = {}
         self.cancelled: list[tuple[str, int]] = []  # (request id, step at which it was cancelled)
         self.seen: list[Request] = []
-        self.steps = 0
+        self.steps = self.rests = 0
         self.owners: set[int] = set()
 
     def submit(self, request: Request) -> None:
@@ -95,6 +95,9 @@ class FakeLoop:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    def rest(self) -> None:
+        self.rests += 1
 
     def step(self) -> list[Event]:
         self.owners.add(threading.get_ident())

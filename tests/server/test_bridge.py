@@ -16,6 +16,7 @@ from server.fakes import FakeLoop
 from server.support import PATIENCE_S
 from taut.errors import EngineStoppedError, OverloadedError, RequestError
 from taut.scheduler.request import Event, FinishedEvent, GenerateRequest, TextEvent
+from taut.server import bridge
 from taut.server.bridge import SWITCH_INTERVAL_S, EngineThread, Subscription
 
 
@@ -80,6 +81,22 @@ def test_the_thread_sleeps_when_idle_and_wakes_for_work() -> None:
 
     run(test)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+
+
+def test_a_long_sleep_is_a_rest_and_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "REST_AFTER_S", 0.05)
+
+    async def test() -> None:
+        loop = FakeLoop()
+        async with running(loop) as engine:
+            for rests in (1, 2):
+                async with engine.open([request("a")]) as subscription:
+                    await drained(subscription)
+                await until(lambda rests=rests: loop.rests >= rests)  # type: ignore[misc]
+                await asyncio.sleep(0.2)
+                assert loop.rests == rests
+
+    run(test)
 
 
 def test_leaving_cancels_before_the_next_step() -> None:

@@ -6,6 +6,7 @@ Does not know any model format.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from taut.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 
+HEAD_BYTES, NUM_SAMPLES, SAMPLE_BYTES = 1 << 20, 512, 4096  # of a file's identity
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 PICKLE_ADVICE = (
     "a pickle file can run code when it is read, so it is never opened; "
@@ -132,6 +134,21 @@ class MappedFile:
         status = os.fstat(self._fd)
         if (status.st_size, status.st_mtime_ns) != self._seen:
             raise ModelFormatError("was changed while in use; open the model again", file=self.name)
+
+    def identity(self) -> str:
+        """A hash of size, time of change, beginning, end and samples between: a file that was changed gets another one. Independent
+        of the path. Not a hash of all bytes, which would take as long as reading the file."""
+        self.check_unchanged()
+        digest = hashlib.blake2b(repr(self._seen).encode(), digest_size=16)
+        step = max(self.size // NUM_SAMPLES, SAMPLE_BYTES)
+        spans = [
+            (0, HEAD_BYTES),
+            *((begin, SAMPLE_BYTES) for begin in range(0, self.size, step)),
+            (self.size - SAMPLE_BYTES, SAMPLE_BYTES),
+        ]
+        for begin, count in spans:
+            digest.update(os.pread(self._fd, count, max(begin, 0)))
+        return digest.hexdigest()
 
     def release_pages(self) -> None:
         """Drop the pages read so far from this process's resident memory; reading one again takes it from the system's cache."""

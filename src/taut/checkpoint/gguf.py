@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ MAX_KEY_BYTES = 64 << 10
 MAX_STRING_BYTES = 64 << 20
 MAX_DIMS = 4
 MIN_ALIGNMENT, MAX_ALIGNMENT, DEFAULT_ALIGNMENT = 8, 1 << 20, 32
+PART_BYTES = 256 << 10  # stored bytes that are dequantized at a time
+NUM_THREADS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 _ALIGNMENT_KEY = "general.alignment"
 
 _STRING, _ARRAY, _BOOL, _UINT32 = 8, 9, 7, 4
@@ -122,13 +126,10 @@ class GgufFile:
         plain = _PLAIN_BY_NAME.get(tensor.info.dtype)
         if plain is not None:
             return raw.view(plain).reshape(tensor.info.shape)
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
+        return _dequantize(raw, tensor)
 
-        # Blocks are independent of rows; the package works on 16 rows at a time, which is too little of short ones.
-        joined = math.gcd(tensor.info.nbytes // tensor.row_bytes, 8)
-        values: NDArray[Any] = dequantize(raw.reshape(-1, joined * tensor.row_bytes), GGMLQuantizationType(tensor.type_id))
-        return values.reshape(tensor.info.shape)
+    def identity(self) -> str:
+        return self._file.identity()
 
     def release_pages(self) -> None:
         self._file.release_pages()
@@ -204,6 +205,26 @@ class GgufFile:
         for (_, end, first), (begin, _, second) in itertools.pairwise(spans):
             if begin < end:
                 raise ModelFormatError(f"overlaps {first}", file=self.name, field=second, offset=begin)
+
+
+def _dequantize(raw: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[np.float32]:
+    """float32 of the tensor's shape, in parts that fit a cache, on a few threads (numpy lets go of the interpreter)."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    # Blocks are independent of rows; the package works on 16 rows at a time, which is too little of short ones.
+    joined = math.gcd(tensor.info.nbytes // tensor.row_bytes, 8)
+    rows = raw.reshape(-1, joined * tensor.row_bytes)
+    kind, values = GGMLQuantizationType(tensor.type_id), np.empty(tensor.info.shape, np.float32)
+    out = values.reshape(len(rows), -1)
+    part = max(1, PART_BYTES // rows.shape[1])
+
+    def fill(begin: int) -> None:
+        out[begin : begin + part] = dequantize(rows[begin : begin + part], kind)
+
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        list(threads.map(fill, range(0, len(rows), part)))
+    return values
 
 
 def _read_value(cursor: _Cursor, key: str) -> Any:

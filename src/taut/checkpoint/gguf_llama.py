@@ -63,6 +63,9 @@ class GgufLlama:
                 return _to_hf_rows(values, self.config["num_key_value_heads"])
         return values
 
+    def identity(self) -> str:
+        return self._file.identity()
+
     def release_pages(self) -> None:
         self._file.release_pages()
 

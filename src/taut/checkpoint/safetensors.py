@@ -47,6 +47,9 @@ class SafetensorsFile:
         flat = np.frombuffer(self._file.view, dtype, count=math.prod(info.shape), offset=self._begin[name])
         return flat.reshape(info.shape)
 
+    def identity(self) -> str:
+        return self._file.identity()
+
     def release_pages(self) -> None:
         self._file.release_pages()
 
@@ -165,6 +168,9 @@ class SafetensorsFolder:
 
     def read(self, name: str) -> NDArray[Any]:
         return self._home[name].read(name)
+
+    def identity(self) -> str:
+        return " ".join(f"{file.name} {file.identity()}" for file in self._files)
 
     def release_pages(self) -> None:
         for file in self._files:

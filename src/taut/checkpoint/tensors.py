@@ -31,6 +31,9 @@ class TensorSource(Protocol):
 
     def read(self, name: str) -> NDArray[Any]: ...
 
+    def identity(self) -> str:
+        """A hash of the files' sizes, times of change and samples of their bytes, equal wherever the files lie."""
+
     def release_pages(self) -> None:
         """Drop file pages read so far from resident memory."""
 

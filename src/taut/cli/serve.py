@@ -24,6 +24,7 @@ class ConnectionOptions:
 def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions, connections: ConnectionOptions) -> None:
     """Serve a model through an OpenAI-compatible API."""
     from taut.server.app import create_app
+    from taut.server.bridge import compute_nice
     from taut.server.run import address_of, bind, run
     from taut.server.settings import Limits, Settings, Timing, digest_key
 
@@ -43,6 +44,8 @@ def command(model: ModelRef, model_options: ModelOptions, options: ServeOptions,
     if not keys and not _is_local(listener.getsockname()[0]):
         print_note(f"warning: anyone who reaches {options.host} can use this server; set TAUT_API_KEY or --api-key-file")
     loaded = model_options.load(model)
+    if loaded.loaded.runtime is not None:
+        loaded.loaded.runtime.set_nice(compute_nice())
     app = create_app(loaded, settings)
     print(loaded.summary(), flush=True)
     print(f"{options.served_name or loaded.name} at {address_of(listener)}/v1 (Ctrl-C stops)", flush=True)

@@ -21,6 +21,9 @@ class Executor(Protocol):
 
     def run(self, batch: Batch) -> list[Any]: ...
 
+    def trim(self) -> None:
+        """Give memory that only a run needs back to the system; what it returned is no longer valid."""
+
 
 class Sampler(Protocol):
     """Chooses a token for each row of logits (rows, vocab), or says why that request ends."""
@@ -35,6 +38,10 @@ class Engine:
         self.executor = executor
         self.kv = kv
         self.sampler = sampler
+
+    def trim(self) -> None:
+        """Give the memory of activations back; the next step takes it again."""
+        self.executor.trim()
 
     def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
         """One step of a decoder: for each of the batch's rows the sampled token, or the error that stops its request alone."""

@@ -1,15 +1,20 @@
 """The runtime: compute threads, ISA and memory, shared by every model of the process.
 
-Threads = min(CPU affinity, floor(cgroup quota), physical cores): a thread more than the machine gives stalls all the others.
+Threads = min(CPU affinity, floor(cgroup quota), physical cores): a thread more than the machine gives stalls all the others. The quota
+and the affinity may change while the process runs: `adapt` follows them, between steps.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +25,13 @@ from taut.errors import HardwareError, NumericalError
 from taut.kernels import native
 
 CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
+REREAD_S = 2.0  # reading the quota takes 0.1 ms
+
+SWITCH_INTERVAL_S = 1e-4  # at Python's 5 ms a busy thread delays a 1.6 ms native call to 6.7 ms
+
+log = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -29,10 +40,30 @@ class Runtime:
     def __init__(self, threads: int, isa: str) -> None:
         self.isa = isa
         self.pool = native.thread_pool(threads)
+        self._usable, self._read_at = usable_cpus(), time.monotonic()
 
     @property
     def threads(self) -> int:
+        """Compute threads, the caller among them; fewer are active while the quota allows no more."""
         return self.pool.size
+
+    def adapt(self, now_s: float | None = None) -> None:
+        """As many active threads as affinity and quota allow now, up to the pool's size. Call it between steps: it looks at most
+        every REREAD_S seconds. Results do not depend on it."""
+        now_s = time.monotonic() if now_s is None else now_s
+        if now_s - self._read_at < REREAD_S:
+            return
+        before, self._usable, self._read_at = self._usable, usable_cpus(), now_s
+        if self._usable == before:
+            return
+        active = min(self.pool.size, self._usable)
+        if active != self.pool.active:
+            log.info("this process may use %d CPUs now: %d of %d threads compute", self._usable, active, self.pool.size)
+        self.pool.set_active(active)
+
+    def set_nice(self, value: int) -> bool:
+        """The workers' nice value; the thread that runs steps sets its own. False when the system refuses."""
+        return self.pool.set_nice(value)
 
     def allocate(self, size: int) -> NDArray[np.uint8]:
         """Zeroed bytes at a 2 MiB boundary, in huge pages where the system has them; the array owns them."""
@@ -52,6 +83,21 @@ class Runtime:
             return []
         ids = native.sample(logits, np.array(choices, np.float64), self.pool, self.isa)
         return [int(token) if token >= 0 else NumericalError(NON_FINITE) for token in ids]
+
+
+@contextmanager
+def short_switches() -> Iterator[None]:
+    """Inside, a thread that comes back from a native call gets the interpreter within SWITCH_INTERVAL_S, however busy other threads
+    are with Python. The setting is the process's: it is put back at the end."""
+    before = sys.getswitchinterval()
+    if before <= SWITCH_INTERVAL_S:
+        yield
+        return
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before + 5e-7)  # whole microseconds are kept, rounded down: what was read would lose one
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}
@@ -75,8 +121,12 @@ def runtime(threads: int | None = None) -> Runtime:
 
 def default_threads() -> int:
     """min(affinity, floor(cgroup quota), physical cores among them), at least 1."""
-    cpus = affinity()
-    return max(1, min(len(cpus), physical_cores(cpus), math.floor(min(cpu_quota(), len(cpus)))))
+    return min(physical_cores(affinity()), usable_cpus())
+
+
+def usable_cpus() -> int:
+    """min(affinity, floor(cgroup quota)), at least 1."""
+    return max(1, math.floor(min(cpu_quota(), len(affinity()))))
 
 
 def affinity() -> set[int]:
@@ -95,21 +145,26 @@ def physical_cores(cpus: set[int], root: Path = CPUS) -> int:
     return len(cores)
 
 
-def cpu_quota(root: Path = CGROUP) -> float:
-    """CPUs that the control group allows (v2, then v1), infinite when unlimited."""
-    quotas = [_quota_v2(folder) for folder in _ancestors(root)]
-    v1 = root / "cpu"
-    quota, period = _read(v1 / "cpu.cfs_quota_us"), _read(v1 / "cpu.cfs_period_us")
-    if quota.lstrip("-").isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
-        quotas.append(int(quota) / int(period))
-    return min(quotas, default=math.inf)
+def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
+    """CPUs that the control groups of the process allow (v2 and v1: its own group and those above), infinite when unlimited."""
+    lines = [line.split(":", 2) for line in _read(membership).splitlines() if line.count(":") >= 2]
+    v2 = next((path for _, controllers, path in lines if not controllers), "/")
+    v1 = next((path for _, controllers, path in lines if "cpu" in controllers.split(",")), "/")
+    quotas = [_quota_v2(folder) for folder in _upwards(root, v2)] + [_quota_v1(folder) for folder in _upwards(root / "cpu", v1)]
+    return min(quotas)
 
 
-def _ancestors(root: Path) -> list[Path]:
-    """The process's v2 group and those above it: each may limit it."""
-    line = next((line for line in _read(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")), "0::/")
-    own = root / line[3:].lstrip("/")
+def _upwards(root: Path, path: str) -> list[Path]:
+    """The group `path` under `root` and those above it. In a container the path may be one outside: only the root is there then."""
+    own = root / path.lstrip("/")
     return [folder for folder in (own, *own.parents) if folder == root or root in folder.parents]
+
+
+def _quota_v1(folder: Path) -> float:
+    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
+        return int(quota) / int(period)
+    return math.inf
 
 
 def _quota_v2(folder: Path) -> float:

@@ -36,7 +36,20 @@ class ThreadPool(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def active(self) -> int:
+        """Threads that take part, the caller among them."""
+
+    def set_active(self, threads: int) -> None:
+        """How many threads take part from the next job on, 1 to `size`."""
+
+    def set_nice(self, value: int) -> bool:
+        """The workers' nice value; False when the system refuses."""
+
     def count_items(self, count: int, fail_at: int = -1) -> int: ...
+
+    def burn(self, jobs: int, items: int, rounds: int) -> float:
+        """Seconds that `jobs` jobs of `items` items of `rounds` multiplications take (tests)."""
 
 
 class Program(Protocol):
@@ -106,6 +119,16 @@ def sample(logits: NDArray[np.float32], choices: NDArray[np.float64], pool: Thre
     ids = np.empty(len(logits), np.int32)
     module().sample(logits, choices, ids, pool, isa)
     return ids
+
+
+def hash_chunks(data: NDArray[np.uint8], chunk_bytes: int, pool: ThreadPool) -> list[int]:
+    """A fast 64-bit hash of every chunk of `data`; against accidents, not attackers."""
+    return cast("list[int]", module().hash_chunks(data, chunk_bytes, pool))
+
+
+def read_chunks(file: int, offset: int, data: NDArray[np.uint8], chunk_bytes: int, pool: ThreadPool) -> list[int]:
+    """Fills `data` from the file descriptor on all threads; its hash_chunks. RuntimeError when the file ends early or fails."""
+    return cast("list[int]", module().read_chunks(file, offset, data, chunk_bytes, pool))
 
 
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name

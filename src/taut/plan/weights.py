@@ -77,6 +77,11 @@ class WeightStore:
         return iter(self._weights)
 
     @property
+    def rows(self) -> dict[str, tuple[str, int]]:
+        """Of each key that is fused into another: that key, and its first row there."""
+        return dict(self._rows)
+
+    @property
     def nbytes(self) -> int:
         return sum(weight.nbytes for weight in self._weights.values())
 

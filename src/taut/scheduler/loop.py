@@ -120,6 +120,10 @@ class Loop:
             events += self._embed(embeds)
         return events
 
+    def rest(self) -> None:
+        """Give the memory of activations back to the system until the next step."""
+        self._engine.trim()
+
     def stats(self) -> LoopStats:
         scheduler = self._scheduler
         return LoopStats(

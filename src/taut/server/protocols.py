@@ -45,6 +45,9 @@ class LoopLike(Protocol):
 
     def step(self) -> list[Event]: ...
 
+    def rest(self) -> None:
+        """Nothing has happened for a while: give back what only work needs."""
+
     def stats(self) -> StatsLike: ...
 
 

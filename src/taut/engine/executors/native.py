@@ -28,6 +28,8 @@ TABLES = ("table", "f32", "q8", "f16", "bf16")
 STORES = ("f32", "f16", "bf16")
 QUANTIZED = ("linear_q8", "linear_q4")
 POOLS = ("mean", "cls", "last", "max")
+HUGE_PAGE_BYTES = 2 << 20
+TRIM_RUNS, TRIM_RATIO = 256, 4
 F32_UNITS = (128, 64, 32, 4, 1)
 
 
@@ -40,6 +42,7 @@ class NativeExecutor:
 
     def __init__(self, plan: Plan, store: WeightStore, runtime: Runtime, kv: KVPool | None) -> None:
         self._plan, self._store, self._kv = plan, store, kv  # kept: the program holds their addresses
+        self._runtime = runtime
         self._space_bytes = [int(plan.space_bytes.get(space, 0)) for space in SPACES]
         self._program = native.program(runtime.isa, runtime.pool, self._space_bytes, _kv_geometry(kv))
         for step in plan.steps:
@@ -49,6 +52,7 @@ class NativeExecutor:
                 step.op, inputs, outputs, lowering.weights(), lowering.ints(), lowering.floats(), lowering.lists()
             )
         self._memory: native.Memory | None = None
+        self._touched_bytes = self._needed_bytes = self._num_runs = 0  # committed; most that a run of this period took
         self._arena: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def run(
@@ -58,6 +62,7 @@ class NativeExecutor:
 
         Another thread may set `abort` (int32, one entry) to stop early: StepAborted. RequestError for a batch that the plan cannot run.
         """
+        self._runtime.adapt()
         counts = (batch.num_tokens, batch.num_rows, batch.num_sequences)
         self._reserve(sum(count * size for count, size in zip(counts, self._space_bytes, strict=True)))
         last = len(self._plan.steps) if last_step is None else last_step
@@ -87,13 +92,28 @@ class NativeExecutor:
 
     def trim(self) -> None:
         """Give the arena's memory back to the system; the next run commits what it needs again."""
-        if self._memory is not None:
-            self._memory.discard(0, len(self._arena))
+        self._keep(0)
+        self._needed_bytes = 0
 
     def _reserve(self, size: int) -> None:
+        """Room for a run of `size` bytes. After a peak, when TRIM_RUNS runs needed much less, the rest goes back to the system."""
         if size > len(self._arena):
-            self._memory = native.memory(int8.round_up(size, 1 << 21))
+            self._memory = native.memory(int8.round_up(size, HUGE_PAGE_BYTES))
             self._arena = self._memory.array()
+            self._touched_bytes = 0
+        self._touched_bytes, self._needed_bytes = max(self._touched_bytes, size), max(self._needed_bytes, size)
+        self._num_runs += 1
+        if self._num_runs % TRIM_RUNS == 0:
+            if self._touched_bytes > TRIM_RATIO * self._needed_bytes:
+                self._keep(self._needed_bytes)
+            self._needed_bytes = size
+
+    def _keep(self, size: int) -> None:
+        """Only the arena's first `size` bytes stay committed, in whole huge pages."""
+        begin = int8.round_up(size, HUGE_PAGE_BYTES)
+        if self._memory is not None and begin < self._touched_bytes:
+            self._memory.discard(begin, len(self._arena) - begin)
+            self._touched_bytes = begin
 
     def _base(self, buffer: Buffer, counts: tuple[int, ...]) -> int:
         index = SPACES.index(buffer.space)

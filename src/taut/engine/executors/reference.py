@@ -22,6 +22,9 @@ class ReferenceExecutor:
         self._nodes = tuple(part for node in graph.nodes for part in node.decompose())
         self._shapes = self._weight_shapes(graph)
 
+    def trim(self) -> None:
+        """Nothing is kept between runs."""
+
     def run(self, batch: Batch) -> list[Any]:
         """The graph's outputs, float32 (units of their space, features)."""
         context = ops.Context(
