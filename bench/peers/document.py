@@ -29,6 +29,13 @@ COLUMNS = {
         ("P99 ms", "p99_ms", 1.0, ".0f"),
     ),
 }
+SHORT = {
+    "prefill_tokens_per_s": "prefill",
+    "decode_ms": "decode",
+    "requests_per_s": "requests/s",
+    "p99_ms": "P99",
+    "rss_bytes": "memory",
+}
 
 
 def write(records: Path, docs: Path = DOCS) -> Path:
@@ -97,14 +104,12 @@ def table(result: Result) -> str:
     header = ["system", *(name for name, *_ in columns), "of limit", "memory GB", "quality against fp32", "times better"]
     rows = []
     for one in result["comparisons"]:
-        ratio = ", ".join(f"{value:.2f}" for value in one["ratio"].values())
+        ratio = ", ".join(f"{SHORT.get(name, name)} {value:.2f} ×" for name, value in one["ratio"].items())
         own = [f"taut {one['ours']}", *_cells(result, one["taut"], columns), _share(result, one["taut"]), _memory(one["taut"])]
         rows.append([*own, _quality(result["quality"].get(one["ours"])), ratio])
         name = f"{one['version']}, {one['variant']}"
         rows.append([name, *_cells(result, one["peer"], columns), "", _memory(one["peer"]), _quality(one.get("quality")), ""])
     text = _markdown(header, rows) if rows else "No peer was run."
-    if result["comparisons"]:
-        text += f"\n\nTimes better: {', '.join(result['comparisons'][0]['ratio'])}.".replace("rss_bytes", "memory")
     missing = [f"{one['system']} {one['variant']} ({one['missing']})" for one in result["missing"]]
     return text + (f"\n\nNot run: {'; '.join(missing)}." if missing else "")
 
@@ -164,7 +169,7 @@ def plot(result: Result, path: Path) -> None:
         axis.axvline(1.0, color="black", linewidth=0.8)
         axis.set_xlim(0, 1.25 * max(1.0, *values))
         axis.set_xticks([])
-        axis.set_title(name.replace("rss_bytes", "memory"), fontsize=10)
+        axis.set_title(SHORT.get(name, name), fontsize=10)
         axis.spines[["top", "right", "bottom"]].set_visible(False)
     axes[0].invert_yaxis()
     figure.suptitle(f"times better than the peer — {_title(result)}", fontsize=9)
