@@ -10,7 +10,7 @@ namespace taut {
 namespace {
 
 struct Cpu {
-  bool avx2 = false, avx512 = false;
+  bool avx2 = false, avxvnni = false, avx512 = false;
 };
 
 #if defined(__x86_64__)
@@ -42,6 +42,13 @@ Cpu detect() {
   const uint64_t state = enabled_state();
   Cpu cpu;
   cpu.avx2 = (state & 0x6) == 0x6 && has(c, {kFma, kAvx, kF16c}) && has(b7, {kAvx2, kBmi2});
+#if defined(TAUT_EMULATE_VNNI)
+  cpu.avxvnni = cpu.avx2;
+#else
+  uint32_t a71, b71, c71, d71;
+  constexpr int kAvxVnni = 4;  // leaf 7, subleaf 1, eax
+  cpu.avxvnni = cpu.avx2 && a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && has(a71, {kAvxVnni});
+#endif
 #if defined(TAUT_EMULATE)
   cpu.avx512 = true;
   return cpu;
@@ -60,7 +67,7 @@ struct Candidate {
 
 std::vector<Candidate> candidates() {
   static const Cpu cpu = detect();
-  return {{&scalar::kTable, true}, {&avx2::kTable, cpu.avx2}, {&avx512::kTable, cpu.avx512}};
+  return {{&scalar::kTable, true}, {&avx2::kTable, cpu.avx2}, {&avxvnni::table(), cpu.avxvnni}, {&avx512::kTable, cpu.avx512}};
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #pragma once
 #include <cstdint>
 
+#include "linear_q4.h"
 #include "linear_q8.h"
+#include "pack_q4.h"
 #include "pack_q8.h"
 #include "peak.h"
 #include "quantized_row.h"
@@ -165,6 +167,10 @@ using SwigluFn = void (*)(const Swiglu&, int64_t row_begin, int64_t row_end, flo
 using PoolFn = void (*)(const Elementwise&, Pool, int64_t sequence, int64_t token_begin, int64_t token_end);
 using NormalizeFn = void (*)(const Elementwise&, int64_t row_begin, int64_t row_end);
 
+// The index of the first largest of n > 0 logits, -1 where one is not finite; weights = exp((logit - largest) / temperature), which 0
+// leaves out.
+using SharpenFn = int64_t (*)(const float* logits, int64_t n, float temperature, float* weights);
+
 struct KernelTable {
   const char* isa;
   int32_t tile_rows;  // rows of a linear's register tile: work is split at multiples of it
@@ -174,7 +180,9 @@ struct KernelTable {
   // Query rows (tokens x heads of the group) that one attention call takes at most, and the floats of scratch that it needs.
   int32_t attention_rows;
   int64_t (*attention_scratch)(int64_t head_dim, int64_t group);
-  int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);  // bytes
+  // Bytes.
+  int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);
+  int64_t (*linear_q4_scratch)(int64_t k, int64_t pieces);
 };
 
 // ISAs from the plainest to the widest.
@@ -183,6 +191,9 @@ extern const KernelTable kTable;
 }
 namespace avx2 {
 extern const KernelTable kTable;
+}
+namespace avxvnni {
+const KernelTable& table();
 }
 namespace avx512 {
 extern const KernelTable kTable;

@@ -15,6 +15,7 @@
 #include "dispatch.h"
 #include "memory.h"
 #include "program.h"
+#include "sampler.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -98,6 +99,26 @@ KvPool kv_pool(const std::map<std::string, uint64_t>& kv) {
   return pool;
 }
 
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void sample(Logits logits, Doubles choices, Flag ids, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+  const int64_t rows = static_cast<int64_t>(logits.shape(0)), vocab = static_cast<int64_t>(logits.shape(1));
+  if (vocab == 0 || logits.stride(1) != 1 || static_cast<int64_t>(choices.shape(0)) != rows || choices.shape(1) != 5 ||
+      static_cast<int64_t>(ids.size()) != rows) {
+    throw std::invalid_argument("sample: logits need contiguous columns, choices (rows, 5), ids one entry a row");
+  }
+  std::vector<RowChoice> list;
+  for (int64_t r = 0; r < rows; ++r) {
+    const double* c = choices.data() + r * 5;
+    list.push_back({c[0], static_cast<int64_t>(c[1]), c[2], c[3], c[4]});
+  }
+  const KernelTable& table = kernels(isa);
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(pool->running);
+  sample_rows(table, *pool, logits.data(), logits.stride(0) * 4, rows, vocab, list.data(), ids.data());
+}
+
 // For tests: runs `count` items that do nothing but count; item fail_at throws.
 int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
   const nb::gil_scoped_release release;
@@ -116,7 +137,7 @@ int64_t count_items(ThreadPool& pool, int64_t count, int64_t fail_at) {
 }  // namespace taut
 
 namespace taut {
-void bind_q8(nb::module_& m);  // bind_q8.cc
+void bind_quantized(nb::module_& m);  // bind_quantized.cc
 }
 
 NB_MODULE(_native, m) {
@@ -165,5 +186,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &Program::size)
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 
-  bind_q8(m);
+  m.def("sample", &sample, "logits"_a, "choices"_a, "ids"_a, "pool"_a, "isa"_a = "",
+        "Token ids of the rows of `logits` into `ids` (int32), -1 where a logit is not finite; `choices` (rows, 5) float64: "
+        "temperature, top_k, top_p, min_p and a number drawn from [0, 1)");
+  bind_quantized(m);
 }

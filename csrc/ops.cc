@@ -5,7 +5,7 @@
 
 #include "linear_split.h"
 #include "program.h"
-#include "run_linear_q8.h"
+#include "run_linear.h"
 
 namespace taut {
 namespace {
@@ -91,9 +91,11 @@ class LinearF32Op : public Op {
   LinearF32 args_;
 };
 
-class LinearQ8Op : public Op {
+// linear_q8 or linear_q4, by `kind`.
+class QuantizedLinearOp : public Op {
  public:
-  explicit LinearQ8Op(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {
+  QuantizedLinearOp(const StepSpec& s, const LinearKind& kind)
+      : kind_(kind), x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {
     args_.scales_offset = layout_.rows.scales_offset;
     args_.w = weight<uint8_t>(s, 0);
     args_.w_scale = weight<float>(s, 2);
@@ -108,13 +110,14 @@ class LinearQ8Op : public Op {
     a.x_row_bytes = x_.row_bytes;
     a.y = run.rows(y_).data;
     a.y_row_bytes = y_.row_bytes;
-    run_linear_q8(run.kernels, run.pool, run.abort, a, run.count[y_.space]);
+    run_linear(run.kernels, kind_, run.pool, run.abort, a, run.count[y_.space]);
   }
   int64_t scratch_floats(const KernelTable& kernels) const override {
-    return (kernels.linear_q8_scratch(layout_.rows.pieces.k, layout_.rows.pieces.count) + 3) / 4;
+    return taut::scratch_floats(kernels, kind_, layout_.rows.pieces);
   }
 
  private:
+  const LinearKind& kind_;
   Operand x_, y_;
   QuantizedLayout layout_;
   LinearQ8 args_;
@@ -312,6 +315,10 @@ Maker plain() {
   return [](const StepSpec& s, const KvPool&, Limits&) { return std::make_unique<T>(s); };
 }
 
+Maker quantized_linear(const LinearKind& kind) {
+  return [&kind](const StepSpec& s, const KvPool&, Limits&) { return std::make_unique<QuantizedLinearOp>(s, kind); };
+}
+
 Maker elementwise(Activation activation, Binary binary = Binary::kNone) {
   return [=](const StepSpec& s, const KvPool&, Limits&) { return std::make_unique<ElementwiseOp>(s, activation, binary); };
 }
@@ -325,7 +332,8 @@ std::unique_ptr<Op> make_op(const StepSpec& step, const KvPool& kv, Limits& limi
   static const std::map<std::string, Maker> makers = {
       {"embed", [](const StepSpec& s, const KvPool&, Limits& l) { return std::make_unique<EmbedOp>(s, l); }},
       {"linear", plain<LinearF32Op>()},
-      {"linear_q8", plain<LinearQ8Op>()},
+      {"linear_q8", quantized_linear(kLinearQ8)},
+      {"linear_q4", quantized_linear(kLinearQ4)},
       {"quantize", plain<QuantizeOp>()},
       {"rms_norm", plain<NormOp>()},
       {"layer_norm", plain<NormOp>()},

@@ -5,6 +5,8 @@
 
 #if defined(TAUT_ISA_avx512)
 #include "linear_q8_avx512.h"
+#elif defined(TAUT_AVX_VNNI)
+#include "kernels/linear_q8_avxvnni.h"
 #elif defined(TAUT_ISA_avx2)
 #include "linear_q8_avx2_many.h"
 #else
@@ -16,6 +18,8 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512;
+#elif defined(TAUT_AVX_VNNI)
+using Isa = AvxVnni;
 #elif defined(TAUT_ISA_avx2)
 using Isa = Avx2;
 #else
@@ -26,7 +30,7 @@ using Isa = Scalar;
 
 // Bytes of scratch that a call over K inputs in so many pieces needs.
 int64_t linear_q8_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t pieces) {
-#if defined(TAUT_ISA_avx2)
+#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
   return ManyRows::scratch_bytes(k, pieces);
 #else
   return 0;
@@ -35,7 +39,7 @@ int64_t linear_q8_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t p
 
 void linear_q8(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
                [[maybe_unused]] void* scratch) {
-#if defined(TAUT_ISA_avx2)
+#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
   constexpr int64_t kMany = 5 * kTileRows;  // fewer do not pay for the sorting
   for (; row_end - row_begin >= kMany; row_begin += ManyRows::kRows) {
     ManyRows group(a, row_begin, std::min(row_begin + ManyRows::kRows, row_end), scratch);

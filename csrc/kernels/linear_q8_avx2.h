@@ -38,7 +38,7 @@ inline void multiply_add(__m256i& dot, __m256i w, __m256i magnitude, __m256i q) 
       : "x"(w), "x"(magnitude), "x"(q), "m"(memory(kOnes)));
 }
 
-struct Avx2 {
+struct Avx2 : Q8Layout {
   static constexpr int kGroupTiles = 4;
   static constexpr int kSingleK = 128, kSharedK = 128;  // 8 KB of weights
 

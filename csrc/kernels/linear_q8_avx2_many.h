@@ -10,7 +10,7 @@
 #pragma once
 #include <algorithm>
 
-#include "linear_q8_avx2.h"
+#include "kernels/tile_rows_avx2.h"
 
 namespace taut::TAUT_ISA_NS {
 namespace {
@@ -51,7 +51,6 @@ class ManyRows {
   static constexpr int kColumns = 16;
   static constexpr int32_t kSpanK = 512;  // at most 16 KB of sorted weights stay in L1 for the group's tiles
   static constexpr int kQuads = kSpanK / 4;
-  static constexpr int kQuadBytes = 4 * kTileRows;  // of a tile's activations
 
   // A piece's part of a strip, sorted.
   struct Sorted {
@@ -71,8 +70,9 @@ class ManyRows {
   };
 
   // A tile: [K / 4][6 rows][4] u8 activations, then [pieces][6 rows] scales.
-  static int64_t scales_offset(int64_t k) { return (k / 4 * kQuadBytes + 63) / 64 * 64; }
-  static int64_t tile_bytes(int64_t k, int64_t pieces) { return scales_offset(k) + (pieces * kTileRows * 4 + 63) / 64 * 64; }
+  static int64_t tile_bytes(int64_t k, int64_t pieces) {
+    return tile_values_bytes(k) + (pieces * kTileRows * 4 + 63) / 64 * 64;
+  }
 
   // Sums of a strip and tile: [6][16].
   int64_t value(int strip, int tile) const { return (int64_t(strip) * tiles_ + tile) * kTileRows * kColumns; }
@@ -80,7 +80,7 @@ class ManyRows {
   void copy_tile(int t) {
     const int64_t first = row_begin_ + int64_t(t) * kTileRows, k = a_.pieces.k;
     uint8_t* to = x_ + t * tile_bytes_;
-    float* scales = reinterpret_cast<float*>(to + scales_offset(k));
+    float* scales = reinterpret_cast<float*>(to + tile_values_bytes(k));
     const uint8_t* row[kTileRows];
     for (int r = 0; r < kTileRows; ++r) {
       // Rows beyond the last are copies of it; nobody reads their sums.
@@ -88,31 +88,7 @@ class ManyRows {
       for (int32_t p = 0; p < a_.pieces.count; ++p)
         __builtin_memcpy(scales + p * kTileRows + r, row[r] + a_.scales_offset + 4 * p, 4);
     }
-    int64_t i = 0;
-    const __m128i flip = _mm_set1_epi8(-128);
-    for (; i + 16 <= k; i += 16, to += 4 * kQuadBytes) {
-      __m128i v[kTileRows];
-      for (int r = 0; r < kTileRows; ++r)
-        v[r] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r] + i)), flip);
-      const __m128i a = _mm_unpacklo_epi32(v[0], v[1]), b = _mm_unpacklo_epi32(v[2], v[3]), c = _mm_unpackhi_epi32(v[0], v[1]),
-                    d = _mm_unpackhi_epi32(v[2], v[3]);
-      const __m128i four[4] = {_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b), _mm_unpacklo_epi64(c, d),
-                               _mm_unpackhi_epi64(c, d)};
-      const __m128i two[2] = {_mm_unpacklo_epi32(v[4], v[5]), _mm_unpackhi_epi32(v[4], v[5])};
-      for (int q = 0; q < 4; ++q) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + q * kQuadBytes), four[q]);
-        const __m128i last = q % 2 == 0 ? two[q / 2] : _mm_unpackhi_epi64(two[q / 2], two[q / 2]);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to + q * kQuadBytes + 16), last);
-      }
-    }
-    for (; i < k; i += 4, to += kQuadBytes) {
-      for (int r = 0; r < kTileRows; ++r) {
-        uint32_t four;
-        __builtin_memcpy(&four, row[r] + i, 4);
-        four ^= 0x80808080u;
-        __builtin_memcpy(to + 4 * r, &four, 4);
-      }
-    }
+    copy_tile_values<128>(row, k, to);
   }
 
   void run_span(const Span& s, const uint8_t* w, float* sums) {
@@ -168,7 +144,7 @@ class ManyRows {
   }
 
   void run_tile(const Span& s, const uint8_t* x, float* acc, int32_t* dots) {
-    const float* scales = reinterpret_cast<const float*>(x + scales_offset(a_.pieces.k));
+    const float* scales = reinterpret_cast<const float*>(x + tile_values_bytes(a_.pieces.k));
     const Sorted* part = work_.parts;
     for (int32_t piece = s.first_piece; piece <= s.last_piece; ++piece, ++part) {
       const int32_t begin = a_.pieces.begin[piece], end = a_.pieces.begin[piece + 1];

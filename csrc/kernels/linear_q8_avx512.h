@@ -32,7 +32,7 @@ inline __m512i broadcast4(const uint8_t* x) {
   return _mm512_set1_epi32(bytes);
 }
 
-struct Avx512 {
+struct Avx512 : Q8Layout {
   static constexpr int kGroupTiles = 4;
   static constexpr int kSingleK = 4096, kSharedK = 128;  // shared: 8 KB of weights stay in L1 for the other tiles
   static constexpr int kRegisters = 4;

@@ -1,4 +1,5 @@
-// The loops of the int8 linear over panels, row tiles and spans of K; an ISA supplies the tiles (linear_q8_<isa>.h).
+// The loops of the int8 and int4 linears over panels, row tiles and spans of K; an ISA supplies the tiles (linear_q8_<isa>.h,
+// linear_q4_<isa>.h).
 //
 // Rows are cut into balanced tiles of at most kTileRows (never one slow tail), tiles into groups of at most Isa::kGroupTiles. A group
 // walks its panel span by span, so that the span's weights come from memory once and stay in L1 for the group's other tiles.
@@ -43,6 +44,12 @@ inline Part part_of(const LinearQ8& a, const Span& s, const Tile& t, int32_t pie
   return {begin > s.begin ? begin : s.begin,   end < s.end ? end : s.end, scale,
           scale + 4 * int64_t(a.pieces.count), begin >= s.begin,          end <= s.end};
 }
+
+// Int8 weights of a panel, for the driver.
+struct Q8Layout {
+  // Bytes of a panel's first k inputs.
+  static int64_t bytes(const LinearQ8&, int64_t k) { return k * kPanel; }
+};
 
 // The longest span from `begin` on: whole pieces of the segment up to max_k inputs, else a part of one piece.
 inline Span next_span(const Pieces& pieces, int32_t begin, int32_t piece, int32_t last_piece, int32_t max_k) {
@@ -122,12 +129,12 @@ struct Group {
   }
 
   void run_span(const Span& s, const uint8_t* panel, float* sums) {
-    const uint8_t* w = panel + int64_t(s.begin) * kPanel;
+    const uint8_t* w = panel + Isa::bytes(a, s.begin);
     for (int t = 0; t < tiles; ++t) run_tile<Isa>(row[t + 1] - row[t], a, s, tile(t, w, sums));
   }
 
   void run_panel(int64_t panel) {
-    const uint8_t* w = a.w + panel * kPanel * a.pieces.k;
+    const uint8_t* w = a.w + panel * Isa::bytes(a, a.pieces.k);
     const int32_t max_k = tiles > 1 ? Isa::kSharedK : Isa::kSingleK;
     sum_segments(a.pieces, max_k, {acc[0], acc[1], acc[2]}, (row[tiles] - row[0]) * kPanel,
                  [&](const Span& s, float* sums) { run_span(s, w, sums); });

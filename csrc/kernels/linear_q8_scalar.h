@@ -5,7 +5,7 @@
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-struct Scalar {
+struct Scalar : Q8Layout {
   static constexpr int kGroupTiles = 4;
   static constexpr int kSingleK = 256, kSharedK = 256;
 

@@ -2,6 +2,9 @@
 #include "peak.h"
 
 #include "simd/f32x16.h"
+#if defined(TAUT_AVX_VNNI)
+#include "kernels/dot_avxvnni.h"
+#endif
 
 namespace taut::TAUT_ISA_NS {
 namespace {
@@ -28,6 +31,22 @@ int64_t peak_int8(int64_t rounds) { TAUT_PEAK("vpdpbusd", 64, 0x5b3d7f11); }
 int64_t peak_f32(int64_t rounds) { TAUT_PEAK("vfmadd231ps", 16, 0x3f000000); }
 // The caller checks that the processor has AVX512_BF16.
 int64_t peak_bf16(int64_t rounds) { TAUT_PEAK("vdpbf16ps", 32, 0x3f003f00); }
+
+#elif defined(TAUT_AVX_VNNI)  // the other ceilings are AVX2's
+
+int64_t peak_int8(int64_t rounds) {
+  __m256i sums[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) sums[i] = _mm256_setzero_si256();
+  const __m256i x = _mm256_set1_epi32(0x3d117f5b);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) dot4(sums[i], x, x);
+    asm volatile("" : : : "memory");
+  }
+  for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(sums[i]));
+  return rounds * kChains * 32;
+}
 
 #elif defined(TAUT_ISA_avx2)
 
@@ -91,6 +110,7 @@ int64_t peak_bf16(int64_t) { return 0; }
 
 #endif
 
+#if !defined(TAUT_AVX_VNNI)
 int32_t peak_read(const uint8_t* p, int64_t bytes, int64_t ahead) {
   i32x16 a = set1_i32(0), b = a;
   for (const uint8_t* end = p + bytes; p != end; p += 256) {
@@ -102,5 +122,6 @@ int32_t peak_read(const uint8_t* p, int64_t bytes, int64_t ahead) {
   }
   return reduce_max_i32(bit_xor(a, b));
 }
+#endif
 
 }  // namespace taut::TAUT_ISA_NS

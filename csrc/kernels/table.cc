@@ -16,6 +16,7 @@ struct Pointee<T*> {
 #undef TAUT_KERNEL
 int64_t attention_scratch(int64_t head_dim, int64_t group);
 int64_t linear_q8_scratch(int64_t k, int64_t pieces);
+int64_t linear_q4_scratch(int64_t k, int64_t pieces);
 
 #define TAUT_STRING_(x) #x
 #define TAUT_STRING(x) TAUT_STRING_(x)
@@ -30,6 +31,7 @@ const KernelTable kTable = {
     kQueryRows,
     attention_scratch,
     linear_q8_scratch,
+    linear_q4_scratch,
 };
 
 }  // namespace taut::TAUT_ISA_NS

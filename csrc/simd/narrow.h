@@ -35,4 +35,14 @@ TAUT_FN float to_f32(f16 h) {
   return static_cast<float>(static_cast<int32_t>(rest)) * (sign != 0 ? -0x1p-24f : 0x1p-24f);  // zero, subnormal
 }
 
+// Nearest even; |x| < 65520.
+TAUT_FN f16 to_f16(float x) {
+  const uint32_t bits = static_cast<uint32_t>(f32_to_bits(x)), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+  if (rest < 113u << 23) {  // below 2^-14: a multiple of 2^-24, which adding 1/2 rounds to
+    const uint32_t shifted = static_cast<uint32_t>(f32_to_bits(bits_to_f32(static_cast<int32_t>(rest)) + 0.5f));
+    return {static_cast<uint16_t>(sign | (shifted - 0x3f000000u))};
+  }
+  return {static_cast<uint16_t>(sign | ((rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13))};
+}
+
 }  // namespace taut

@@ -2,10 +2,13 @@
 #pragma once
 #define SIMDE_ENABLE_NATIVE_ALIASES
 // Its whole avx512.h takes minutes to compile.
+#include <simde/x86/avx512/and.h>
 #include <simde/x86/avx512/dpbusd.h>
 #include <simde/x86/avx512/load.h>
 #include <simde/x86/avx512/loadu.h>
 #include <simde/x86/avx512/set1.h>
+#include <simde/x86/avx512/setzero.h>
+#include <simde/x86/avx512/srli.h>
 #include <simde/x86/avx512/store.h>
 #include <simde/x86/avx512/storeu.h>
 

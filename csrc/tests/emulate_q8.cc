@@ -1,18 +1,20 @@
-// The AVX-512 int8 linear, emulated, against the portable one: identical bits for every row count, group and tail.
+// The AVX-512 int8 and int4 linears, emulated, against the portable one: identical bits for every row count, group and tail.
 // Run by tests/native_q8/test_emulated_avx512.py through csrc/tests/emulate_q8.sh; not part of the normal build.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
-#include "linear_q8.h"
+#include "linear_q4.h"
 
 namespace taut::scalar {
 void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
-}
+void linear_q4(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
+}  // namespace taut::scalar
 namespace taut::avx512 {
 void linear_q8(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
-}
+void linear_q4(const LinearQ8&, int64_t, int64_t, int64_t, int64_t, void*);
+}  // namespace taut::avx512
 
 namespace {
 
@@ -53,13 +55,17 @@ Cuts cut(int k, int group) {
 }
 
 // extreme: q and w all +-127.
-bool matches(int rows, int k, int n, int group, bool bias, bool extreme) {
+bool matches(int rows, int k, int n, int group, bool bias, bool extreme, bool q4 = false) {
   const Cuts c = cut(k, group);
   const int pieces = int(c.begin.size()) - 1, panels = (n + 63) / 64, scales_offset = (k + 63) / 64 * 64;
   const int row_bytes = (scales_offset + 8 * pieces + 63) / 64 * 64;
-  Buffer x(size_t(rows) * row_bytes), w(size_t(panels) * 64 * k), scale(size_t(panels) * 256), shift(size_t(panels) * 256);
+  Buffer x(size_t(rows) * row_bytes), w(size_t(panels) * 64 * k * 2), scale(size_t(panels) * 256), shift(size_t(panels) * 256);
   Buffer y0(size_t(rows) * n * 4), y1(size_t(rows) * n * 4);
   for (int i = 0; i < panels * 64 * k; ++i) w.data[i] = uint8_t(extreme ? (random_int(0, 1) ? 255 : 1) : random_int(1, 255));
+  for (int i = 0; q4 && i < panels * (k / group); ++i) {  // finite float16 scales
+    uint8_t* scales = w.data + i * taut::q4_group_bytes(group) + group * 32;
+    for (int j = 0; j < 128; ++j) scales[2 * j + 1] &= 0xbb;
+  }
   for (int i = 0; i < panels * 64; ++i) {
     reinterpret_cast<float*>(scale.data)[i] = i < n ? 1e-3f * random_int(0, 999) : 0.0f;
     reinterpret_cast<float*>(shift.data)[i] = 1e-2f * random_int(-999, 999);
@@ -85,13 +91,14 @@ bool matches(int rows, int k, int n, int group, bool bias, bool extreme) {
   a.bias = bias ? reinterpret_cast<float*>(shift.data) : nullptr;
   a.y_row_bytes = n * 4, a.n = n;
   a.y = reinterpret_cast<float*>(y0.data);
-  taut::scalar::linear_q8(a, 0, rows, 0, panels, nullptr);
+  (q4 ? taut::scalar::linear_q4 : taut::scalar::linear_q8)(a, 0, rows, 0, panels, nullptr);
   a.y = reinterpret_cast<float*>(y1.data);
   const int half = rows / 2;  // in two parts: any split gives the same bits
-  taut::avx512::linear_q8(a, half, rows, 0, panels, nullptr);
-  taut::avx512::linear_q8(a, 0, half, 0, panels, nullptr);
+  const auto run = q4 ? taut::avx512::linear_q4 : taut::avx512::linear_q8;
+  run(a, half, rows, 0, panels, nullptr);
+  run(a, 0, half, 0, panels, nullptr);
   if (std::memcmp(y0.data, y1.data, size_t(rows) * n * 4) == 0) return true;
-  std::printf("differs: rows %d k %d n %d group %d bias %d extreme %d\n", rows, k, n, group, bias, extreme);
+  std::printf("differs: rows %d k %d n %d group %d bias %d extreme %d q4 %d\n", rows, k, n, group, bias, extreme, q4);
   return false;
 }
 
@@ -102,6 +109,9 @@ int main() {
   for (int rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 18, 25}) {
     for (int group : {0, 32, 64}) good &= matches(rows, 576, 65, group, rows % 2, false);
     good &= matches(rows, 384, 66, 128, rows % 2, false);
+  }
+  for (int rows : {1, 2, 3, 5, 6, 7, 13, 25}) {
+    for (int group : {32, 64, 128}) good &= matches(rows, 384, 65, group, rows % 2, rows == 7, true);
   }
   for (int k : {4, 8, 12, 100, 1028}) good &= matches(7, k, 33, 0, true, false);
   good &= matches(13, 2048, 64, 128, false, true) && matches(7, 4096, 64, 0, false, true);

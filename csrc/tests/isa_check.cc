@@ -199,9 +199,10 @@ int run() {
   std::printf("isas:%s\nchosen: %s\n", names.c_str(), kernels("").isa);
   Check check(tables);
   check_linear_q8(check);
+  check_linear_q4(check);
   check_linear_f32(check);
   check_quantize(check);
-  check_pack_q8(check);
+  check_pack(check);
   check_embed(check);
   check_norm(check);
   check_rope(check);

@@ -136,9 +136,10 @@ std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // The families.
 void check_linear_q8(Check&);
+void check_linear_q4(Check&);
 void check_linear_f32(Check&);
 void check_quantize(Check&);
-void check_pack_q8(Check&);
+void check_pack(Check&);
 void check_embed(Check&);
 void check_norm(Check&);
 void check_rope(Check&);

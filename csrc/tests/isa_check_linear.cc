@@ -9,11 +9,12 @@ constexpr Activation kActivations[] = {Activation::kNone, Activation::kGelu, Act
 
 enum class Fill { kRandom, kExtreme, kScalesSpecial };
 
+// int4 weights where `q4`: group is theirs too.
 struct Q8Case {
   int rows, n, k, group;
   Fill fill = Fill::kRandom;
   Activation activation = Activation::kNone;
-  bool bias = false;
+  bool bias = false, q4 = false;
 };
 
 // Weights and activations of a case, before an ISA lays the activations out.
@@ -21,12 +22,20 @@ struct Q8Data {
   Q8Data(const Q8Case& c, Random& random)
       : cuts(c.k, c.group),
         panels((c.n + 63) / 64),
-        w(static_cast<size_t>(panels * 64 * cuts.k)),
+        w(static_cast<size_t>(c.q4 ? panels * (c.k / c.group) * q4_group_bytes(c.group) : panels * 64 * cuts.k)),
         w_scale(1, panels * 64),
         bias(1, panels * 64, random, Values::kUnit) {
     const bool extreme = c.fill == Fill::kExtreme;
-    for (int64_t i = 0; i < panels * 64 * cuts.k; ++i) {
+    for (int64_t i = 0; !c.q4 && i < panels * 64 * cuts.k; ++i) {
       w.data()[i] = static_cast<uint8_t>(extreme ? (random.bits() & 1 ? 255 : 1) : random.integer(1, 255));
+    }
+    for (int64_t group = 0; c.q4 && group < panels * (c.k / c.group); ++group) {
+      uint8_t* to = w.data() + group * q4_group_bytes(c.group);
+      for (int64_t i = 0; i < c.group * 32; ++i) to[i] = static_cast<uint8_t>(extreme ? 255 : random.integer(0, 255));
+      for (int64_t i = 0; i < 128; ++i) {  // finite float16
+        const uint16_t bits = static_cast<uint16_t>(random.bits() & 0xbbff);
+        std::memcpy(to + c.group * 32 + 2 * i, &bits, 2);
+      }
     }
     for (int64_t i = 0; i < panels * 64; ++i) {
       w_scale.data()[i] = i < c.n ? random.unit() * 0.01f : 0.0f;
@@ -85,8 +94,8 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
   Random random(seed);
   Q8Data data(c, random);
   const bool splits = seed % 2 == 1;
-  check.same(text("linear_q8 rows %d n %d k %d group %d fill %d activation %d bias %d parts %d", c.rows, c.n, c.k, c.group,
-                  int(c.fill), int(c.activation), c.bias, splits),
+  check.same(text("linear_q%d rows %d n %d k %d group %d fill %d activation %d bias %d parts %d", c.q4 ? 4 : 8, c.rows, c.n,
+                  c.k, c.group, int(c.fill), int(c.activation), c.bias, splits),
              [&](const KernelTable& table) {
                const Bytes x = data.rows_for(c.rows);
                Floats y(c.rows, c.n, 3);
@@ -95,11 +104,12 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
                a.scales_offset = data.cuts.scales_offset(), a.pieces = data.cuts.pieces();
                a.w = data.w.data(), a.w_scale = data.w_scale.data(), a.bias = c.bias ? data.bias.data() : nullptr;
                a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.n, a.activation = c.activation;
-               Bytes scratch(static_cast<size_t>(table.linear_q8_scratch(a.pieces.k, a.pieces.count)) + 1);
+               const auto needs = c.q4 ? table.linear_q4_scratch : table.linear_q8_scratch;
+               Bytes scratch(static_cast<size_t>(needs(a.pieces.k, a.pieces.count)) + 1);
                in_parts(
                    check.is_reference(table) || !splits,
                    [&](const LinearQ8& args, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
-                     table.linear_q8(args, row, row_end, panel, panel_end, scratch.data());
+                     (c.q4 ? table.linear_q4 : table.linear_q8)(args, row, row_end, panel, panel_end, scratch.data());
                    },
                    a, c.rows, data.panels);
                return y.words();
@@ -177,6 +187,27 @@ void check_linear_q8(Check& check) {
   check.end_family("linear_q8");
 }
 
+void check_linear_q4(Check& check) {
+  uint64_t seed = 6000;
+  const auto run = [&](int rows, int n, int k, int group, Fill fill = Fill::kRandom) {
+    q8_case(check, {rows, n, k, group, fill, kActivations[seed % 6], seed % 4 < 2, true}, seed);
+    ++seed;
+  };
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 25, 49}) {
+    run(rows, 65, 576, 32);
+    run(rows, 65, 576, 64);
+    run(rows, 130, 384, 128);
+    run(rows, 63, 96, 32, Fill::kExtreme);
+    run(rows, 70, 64, 64, Fill::kScalesSpecial);
+    run(rows, 17, 128, 128);  // empty segments
+  }
+  for (const int rows : {1, 2, 7, 30, 200}) {
+    run(rows, 192, 1536, 128);
+    run(rows, 64, 4096, 128, Fill::kExtreme);  // the largest sums
+  }
+  check.end_family("linear_q4");
+}
+
 void check_linear_f32(Check& check) {
   uint64_t seed = 2000;
   const auto run = [&](int rows, int n, int k, Values values = Values::kUnit) {
@@ -237,43 +268,67 @@ void check_quantize(Check& check) {
   check.end_family("quantize");
 }
 
-void check_pack_q8(Check& check) {
+namespace {
+
+// A weight for the packers: [n][k] of source.
+Bytes weight_source(Random& random, Source source, int n, int k, bool special) {
+  const int width = source == Source::kF32 ? 4 : 2;
+  Bytes w(static_cast<size_t>(n * k * width));
+  for (int i = 0; i < n * k; ++i) {
+    const float value = i / k % 7 == 3 ? 0.0f : special ? random.special() : random.unit();
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    // As float16: any pattern; finite ones only but for some cases.
+    const uint16_t half = static_cast<uint16_t>(special ? random.bits() : random.bits() & 0xbbff);
+    const uint16_t narrow = source == Source::kF16 ? half : static_cast<uint16_t>(bits >> 16);
+    std::memcpy(w.data() + i * width, width == 4 ? static_cast<const void*>(&bits) : &narrow, static_cast<size_t>(width));
+  }
+  return w;
+}
+
+// group 0: int8.
+void pack_case(Check& check, Source source, int n, int k, int group, uint64_t seed) {
+  Random random(seed);
+  Bytes w = weight_source(random, source, n, k, seed % 5 == 0);
+  const int64_t row_bytes = int64_t{k} * (source == Source::kF32 ? 4 : 2);
+  check.same(text("pack source %d n %d k %d group %d", int(source), n, k, group), [&](const KernelTable& table) {
+    const int64_t panels = (n + 63) / 64, quads = (k + 3) / 4;
+    Bytes packed(static_cast<size_t>(group == 0 ? panels * quads * 256 : panels * (k / group) * q4_group_bytes(group)));
+    Bytes scale(static_cast<size_t>(panels * 256));
+    PackQ4 p;
+    p.w = w.data(), p.row_bytes = row_bytes, p.source = source, p.n = n, p.k = k, p.group = group;
+    p.packed = packed.data(), p.scale = scale.as<float>();
+    Words words;
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      const int64_t bad = group == 0 ? table.pack_q8(p, panel, panel + 1) : table.pack_q4(p, panel, panel + 1);
+      words.push_back(static_cast<uint32_t>(bad));
+      if (bad >= 0) {
+        return words;  // the panel is left unfinished
+      }
+    }
+    append(words, packed.words());
+    append(words, scale.words());
+    return words;
+  });
+}
+
+}  // namespace
+
+void check_pack(Check& check) {
   uint64_t seed = 4000;
   for (const Source source : {Source::kF32, Source::kF16, Source::kBf16}) {
-    const int width = source == Source::kF32 ? 4 : 2;
     for (const int k : {1, 3, 4, 17, 64, 250, 255, 256, 257, 576}) {
       for (const int n : {1, 64, 65, 100}) {
-        Random random(++seed);
-        Bytes w(static_cast<size_t>(n * k * width));
-        for (int i = 0; i < n * k; ++i) {
-          const float value = i / k % 7 == 3 ? 0.0f : seed % 5 == 0 ? random.special() : random.unit();
-          uint32_t bits;
-          std::memcpy(&bits, &value, 4);
-          // As float16: any pattern; finite ones only but for some cases.
-          const uint16_t half = static_cast<uint16_t>(seed % 5 == 0 ? random.bits() : random.bits() & 0xbbff);
-          const uint16_t narrow = source == Source::kF16 ? half : static_cast<uint16_t>(bits >> 16);
-          std::memcpy(w.data() + i * width, width == 4 ? static_cast<const void*>(&bits) : &narrow, static_cast<size_t>(width));
-        }
-        check.same(text("pack_q8 source %d n %d k %d", int(source), n, k), [&](const KernelTable& table) {
-          const int64_t panels = (n + 63) / 64, quads = (k + 3) / 4;
-          Bytes packed(static_cast<size_t>(panels * quads * 256)), scale(static_cast<size_t>(panels * 256));
-          const PackQ8 p{w.data(), int64_t{k} * width, source, n, k, packed.data(), scale.as<float>()};
-          Words words;
-          for (int64_t panel = 0; panel < panels; ++panel) {
-            const int64_t bad = table.pack_q8(p, panel, panel + 1);
-            words.push_back(static_cast<uint32_t>(bad));
-            if (bad >= 0) {
-              return words;  // the panel is left unfinished
-            }
-          }
-          append(words, packed.words());
-          append(words, scale.words());
-          return words;
-        });
+        pack_case(check, source, n, k, 0, ++seed);
+      }
+    }
+    for (const auto& [k, group] : {std::pair{32, 32}, {576, 32}, {576, 64}, {384, 128}}) {
+      for (const int n : {1, 65, 100}) {
+        pack_case(check, source, n, k, group, ++seed);
       }
     }
   }
-  check.end_family("pack_q8");
+  check.end_family("pack");
 }
 
 void check_embed(Check& check) {

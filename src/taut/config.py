@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from taut.errors import UsageError
 
 EXECUTORS = ("native", "reference")
-PRECISIONS = ("int8", "fp16", "bf16", "fp32")
+PRECISIONS = ("int8", "int4-g128", "int4-g64", "int4-g32", "fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """precision: int8, fp32, or fp16 and bf16 (weights of 16 bits, fp32 arithmetic). threads: None takes what the machine allows.
+    """precision: int8, int4 in groups of 128, 64 or 32 inputs, fp32, or fp16 and bf16 (weights of 16 bits, fp32 arithmetic). pins: linear
+    layers with a precision of their own, as "layers.*.down=fp16". threads: None takes what the machine allows.
     memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free. max_context:
     shorter than the model's own limit. exact: results equal on every ISA bit for bit (today's plans always are; reserved for
     precisions whose instructions round differently)."""
@@ -24,6 +25,7 @@ class LoadConfig:
     max_context: int | None = None
     executor: str = "native"
     disable_passes: Sequence[str] = ()
+    pins: Sequence[str] = ()
     exact: bool = False
     max_sequences: int = 16
     step_tokens: int = 512
@@ -38,7 +40,8 @@ class LoadConfig:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 faults.append(f"{name} must be an integer of at least 1, not {value!r}")
-        if isinstance(self.disable_passes, str):
-            faults.append(f"disable_passes must be a sequence of names, not {self.disable_passes!r}")
+        for name in ("disable_passes", "pins"):
+            if isinstance(getattr(self, name), str):
+                faults.append(f"{name} must be a sequence of strings, not {getattr(self, name)!r}")
         if faults:
             raise UsageError("; ".join(faults))

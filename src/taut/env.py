@@ -37,7 +37,14 @@ class Variable:
 
 
 PRECISION = Variable(
-    "TAUT_PRECISION", "Of the linear layers; default int8. fp16 and bf16: weights of 16 bits, fp32 arithmetic.", "--precision"
+    "TAUT_PRECISION",
+    "Of the linear layers; default int8. int4-gN: one scale for N weights, the head int8. fp16 and bf16: weights of 16 bits, fp32 arithmetic.",
+    "--precision",
+)
+PIN = Variable(
+    "TAUT_PIN",
+    "A precision for the linear layers of this name, as 'layers.*.down=fp16'; repeatable, the last match counts, or several separated by spaces.",
+    "--pin",
 )
 THREADS = Variable(
     "TAUT_THREADS", "Compute threads; default as many as CPU affinity and the cgroup's quota allow.", "--threads"

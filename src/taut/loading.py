@@ -14,7 +14,7 @@ from taut.engine.budget import Budget, check_given, grant
 from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
-from taut.graph import Graph
+from taut.graph import Graph, Node
 from taut.kernels.table import select
 from taut.models import BuiltModel
 from taut.plan import text as plan_text
@@ -55,8 +55,9 @@ class Loaded:
     def describe_precision(self) -> str:
         """What the linear layers truly compute in, and the KV cache's type where it is another."""
         parts = [self.plan.precision]
-        if self.plan.precision != self.config.precision:
-            parts[0] += " (the quantize pass is disabled)"
+        disabled = {"quantize", "narrow_weights"} & set(self.config.disable_passes)
+        if disabled and self.plan.precision != self.config.precision:
+            parts[0] += f" (the {' and the '.join(sorted(disabled))} pass is disabled)"
         if self.kv_precision not in (None, self.plan.precision):
             parts.append(f"KV cache {self.kv_precision}")
         return ", ".join(parts)
@@ -99,7 +100,7 @@ class Loaded:
         arena = ", ".join(f"{size:,} bytes a {space[:-1]}" for space, size in self.plan.space_bytes.items() if size)
         lines.append(f"\nplan {self.plan.digest}: {counted(len(self.plan.steps), 'step')}, arena {arena}")
         lines += plan_text.lines(self.plan, every_layer=every_layer)
-        tiled = {step.op for step in self.plan.steps} & {"linear", "linear_q8"}
+        tiled = {step.op for step in self.plan.steps} & set(plan.weights.LINEARS)
         for op in sorted(tiled):
             kernel = select(op, self.plan.steps[0].kernel.partition("/")[0])
             rows = " · ".join(f"{rows} {'row' if rows == '1' else 'rows'}: {tile}" for rows, tile in kernel.tiles)
@@ -135,15 +136,16 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
     built = models.build(checkpoint, context_len=config.max_context)
     graph = passes.optimize(built.graph, _pass_options(config))
     runtime, target = _machine(config)
-    made = plan.make(graph, target, _precision(graph))
+    made = plan.make(graph, target, _precision(graph, config.precision))
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = plan.weights.load(
-        graph, _Renamed(checkpoint, built.renamed), allocate, None if runtime is None else runtime.pack_q8, progress
+        graph, _Renamed(checkpoint, built.renamed), allocate, None if runtime is None else runtime.packers, progress
     )
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
-    engine = Engine(_executor(config, graph, made, store, kv, runtime), kv)
+    executor = _executor(config, graph, made, store, kv, runtime)
+    engine = Engine(executor, kv) if runtime is None else Engine(executor, kv, runtime.sample)
     longest = min(built.context_len, budget.kv_tokens or built.context_len)
     limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
     scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))
@@ -155,15 +157,26 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
 
 
 def _pass_options(config: LoadConfig) -> passes.Options:
-    return passes.Options(config.precision, tuple(config.disable_passes))  # type: ignore[arg-type]
+    pins = passes.parse_pins(tuple(config.pins))
+    return passes.Options(config.precision, tuple(config.disable_passes), pins=pins)  # type: ignore[arg-type]
 
 
-def _precision(graph: Graph) -> str:
-    """What the linears truly compute on, whatever was asked for."""
-    if any(node.op == "linear_q8" for node in graph.nodes):
+def _precision(graph: Graph, asked: str) -> str:
+    """What the linears over tokens truly compute on, whatever was asked for; several are joined, the one of most layers first."""
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op in plan.weights.LINEARS and graph.signature(node.inputs[0]).space == "tokens":
+            name = _linear_precision(node, asked)
+            counts[name] = counts.get(name, 0) + 1
+    return " + ".join(sorted(counts, key=lambda name: (-counts[name], name))) or "fp32"
+
+
+def _linear_precision(node: Node, asked: str) -> str:
+    if node.op == "linear_q4":
+        return asked if asked.startswith("int4") else f"int4-g{node.attrs['group']}"
+    if node.op == "linear_q8":
         return "int8"
-    stores = {node.attrs.get("store", "f32") for node in graph.nodes if node.op == "linear"}
-    return {"f16": "fp16", "bf16": "bf16"}.get(str(stores.pop()) if len(stores) == 1 else "", "fp32")
+    return {"f16": "fp16", "bf16": "bf16"}.get(str(node.attrs.get("store")), "fp32")
 
 
 def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
@@ -176,7 +189,7 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
 
 
 def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:
-    return KVLayout(built.layers, built.kv_heads, built.head_dim, "int8" if config.precision == "int8" else "fp32")
+    return KVLayout(built.layers, built.kv_heads, built.head_dim, "int8" if config.precision.startswith("int") else "fp32")
 
 
 def _step_tokens(config: LoadConfig, built: BuiltModel) -> int:

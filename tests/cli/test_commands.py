@@ -242,6 +242,7 @@ def test_the_wrong_kind_of_model(loads: dict[str, Any], command: str, kind: Any)
 def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) -> None:
     loads["model"] = decoder
     flags = "--precision fp32 --threads 2 --memory 4GiB --max-context 99 --executor reference --disable-pass a --disable-pass b --exact"
+    flags += " --pin a=fp16 --pin b=int8"
     ok("inspect", "some/model", *flags.split())
     expected = {
         "precision": "fp32",
@@ -249,6 +250,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
         "memory_bytes": 4 * 2**30,
         "max_context": 99,
         "executor": "reference",
+        "pins": ("a=fp16", "b=int8"),
         "disable_passes": ("a", "b"),
         "exact": True,
         "progress": None,
@@ -256,7 +258,8 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     assert loads["ref"] == "some/model"
     assert loads["options"] == expected
     twins = {"PRECISION": "fp32", "THREADS": "2", "MEMORY": "4GiB", "MAX_CONTEXT": "99", "EXECUTOR": "reference", "EXACT": "1"}
-    result = run("inspect", "some/model", TAUT_DISABLE_PASS="a b", **{f"TAUT_{name}": value for name, value in twins.items()})
+    lists = {"TAUT_DISABLE_PASS": "a b", "TAUT_PIN": "a=fp16 b=int8"}
+    result = run("inspect", "some/model", **lists, **{f"TAUT_{name}": value for name, value in twins.items()})
     assert result.exit_code == 0, result.output
     assert loads["options"] == expected
     run("inspect", "some/model", "--threads", "1", TAUT_THREADS="2")
@@ -300,7 +303,10 @@ def said(result: Result) -> str:
         (["inspect", "m", "--threads", "x"], "'x' is given; a whole number of at least 1 is accepted"),
         (["inspect", "m", "--threads", "0"], "'0' is given; a whole number of at least 1 is accepted"),
         (["inspect", "m", "--max-context", "1.5"], "'1.5' is given; a whole number of at least 1 is accepted"),
-        (["inspect", "m", "--precision", "int4"], "'int4' is given; int8 or fp16 or bf16 or fp32 is accepted"),
+        (
+            ["inspect", "m", "--precision", "int4"],
+            "'int4' is given; int8 or int4-g128 or int4-g64 or int4-g32 or fp16 or bf16 or fp32 is accepted",
+        ),
         (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
         (["inspect", "m", "--disable-pass", ""], "'' is given; text of at least one character is accepted"),
         (["generate", "m", "x", "--temperature", "3"], "'3' is given; a number from 0 to 2 is accepted"),

@@ -15,7 +15,7 @@ PROMPT = [5, 17, 200, 42, 9, 8, 7, 101, 33, 250] * 4
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4-g32"])
 def test_each_pass_keeps_the_numbers(tiny_models: dict[str, Path], family: str, precision: str) -> None:
     def logits(*disabled: str) -> np.ndarray:
         options = {"precision": precision, "executor": "reference", "disable_passes": disabled, "memory_bytes": 1 << 30}
@@ -28,7 +28,7 @@ def test_each_pass_keeps_the_numbers(tiny_models: dict[str, Path], family: str, 
     np.testing.assert_array_equal(logits(*names), fused)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4-g32"])
 def test_chunks_and_neighbours(tiny_models: dict[str, Path], precision: str) -> None:
     model = taut.load(str(tiny_models["llama"]), precision=precision, executor="reference", memory_bytes=1 << 30)
     whole = model.logits(PROMPT)

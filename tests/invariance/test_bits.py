@@ -23,7 +23,7 @@ pytestmark = pytest.mark.native
 NEIGHBOURS = 7
 
 
-@pytest.fixture(scope="module", params=["int8", "fp32"])
+@pytest.fixture(scope="module", params=["int8", "int4-g64", "fp32"])
 def model(request: pytest.FixtureRequest) -> Model:
     return taut.load("smollm2-135m", precision=request.param, memory_bytes=3 << 30)
 

@@ -2,8 +2,8 @@
 
     python tests/native/stack_traffic.py OBJECT...
 
-A hot loop is an innermost loop in which at least a third of the instructions multiply and add; a spill is a vector instruction that
-addresses the stack. Knows objdump's text and nothing else.
+A hot loop is an innermost loop in which at least a third (of int4: a quarter) of the instructions multiply and add; a spill is a vector
+instruction that addresses the stack. Knows objdump's text and nothing else.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def section_loops(text: str) -> list[Loop]:
     return [Loop(rows[begin][0], tuple(text for _, text in rows[begin : end + 1])) for begin, end in sorted(inner)]
 
 
-def hot_loops(path: Path) -> list[Loop]:
-    return [loop for loop in innermost_loops(disassemble(path)) if loop.multiplies * 3 >= len(loop.instructions)]
+def hot_loops(path: Path, share: int = 3) -> list[Loop]:
+    """Innermost loops of which at least one instruction in `share` multiplies."""
+    return [loop for loop in innermost_loops(disassemble(path)) if loop.multiplies * share >= len(loop.instructions)]
 
 
 def main(paths: list[str]) -> int:

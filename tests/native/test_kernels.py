@@ -24,7 +24,7 @@ from native.harness import (
 )
 from taut.plan.plan import Buffer, Plan, Step, View
 from taut.plan.weights import PackedWeight, WeightStore
-from taut.quant.schemes import int8
+from taut.quant.schemes import int4, int8
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not isas(), reason="the native module is not built")]
 BEST = isas()[-1] if isas() else ""
@@ -166,13 +166,13 @@ def test_activations_at_the_edges() -> None:
             np.testing.assert_allclose(actual[0], expected, rtol=1e-6, atol=1e-37)
 
 
-def q8_plan(k: int, n: int, group: int, bias: bool) -> Plan:
+def quantized_plan(op: str, k: int, n: int, group: int, bias: bool) -> Plan:
     x = Buffer("tokens", 0, int8.round_up(4 * k, 64))
     q = Buffer("tokens", x.row_bytes, int8.quantized_row_bytes(k, group))
     y = Buffer("tokens", q.offset + q.row_bytes, int8.round_up(4 * (n + LEFT + RIGHT), 64))
     vx, vq, vy = View("x", x, 0, k), View("q", q, 0, k, "q8"), View("y", y, LEFT, n)
     quantize = Step("quantize", (vx,), (vq,), (), {"group": group})
-    linear = Step("linear_q8", (vq,), (vy,), ("w", "b" if bias else ""), {"group": group, "act": ""})
+    linear = Step(op, (vq,), (vy,), ("w", "b" if bias else ""), {"group": group, "act": ""})
     return Plan((quantize, linear), (vy,), {"tokens": y.offset + y.row_bytes, "rows": 0, "sequences": 0}, "int8")
 
 
@@ -190,6 +190,22 @@ def test_quantize_and_linear_q8_are_exact(k: int, n: int, group: int, tokens: in
     store = WeightStore({"w": PackedWeight("q8", (n, k), packed, scales), "b": pack("vector", b)[0]}, {})
     rows, cut = int8.quantize_rows(x, group), int8.pieces(k, group)
     for bias in (b, None):
-        plan = q8_plan(k, n, group, bias is not None)
+        plan = quantized_plan("linear_q8", k, n, group, bias is not None)
         (y,) = run_plan(plan, Data((x,), (), store, make_batch([tokens])), runtime(isa, 2))
         assert same_bits(y, int8.linear_reference(rows, cut, packed, scales, n, bias))
+
+
+@pytest.mark.parametrize(("k", "n", "group"), [(128, 70, 64), (576, 192, 32), (256, 65, 128)])
+@pytest.mark.parametrize("tokens", [1, 3, 25])
+@pytest.mark.parametrize("isa", isas())
+def test_quantize_and_linear_q4_are_exact(k: int, n: int, group: int, tokens: int, isa: str) -> None:
+    rng = np.random.default_rng(k + tokens)
+    w, b = rng.standard_normal((n, k)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
+    x = (rng.standard_normal((tokens, k)) * 3).astype(np.float32)
+    weight = int4.quantize_weight(w, group)
+    kind = f"q4g{group}"
+    store = WeightStore({"w": PackedWeight(kind, (n, k), *int4.pack(weight)), "b": pack("vector", b)[0]}, {})  # type: ignore[arg-type]
+    for bias in (b, None):
+        plan = quantized_plan("linear_q4", k, n, group, bias is not None)
+        (y,) = run_plan(plan, Data((x,), (), store, make_batch([tokens])), runtime(isa, 2))
+        assert same_bits(y, int4.linear_reference(int8.quantize_rows(x, group), weight, bias))

@@ -19,9 +19,11 @@ def flags(isa: str) -> list[str]:
     """The flags that CMakeLists.txt gives the kernels of `isa`."""
     text = (ROOT / "CMakeLists.txt").read_text()
     common = re.search(r"^set\(FLAGS (.*?)\)$", text, re.M)
-    own = re.search(rf'^set\(ISA_{isa} "?(.*?)"?\)', text, re.M)
+    base = "avx2" if isa == "avxvnni" else isa
+    own = re.search(rf'^set\(ISA_{base} "?(.*?)"?\)', text, re.M)
     assert common and own
-    return ["-std=c++20", *common[1].split(), *own[1].split(), f"-DTAUT_ISA_NS={isa}", f"-DTAUT_ISA_{isa}=1"]
+    vnni = ["-DTAUT_AVX_VNNI=1"] if isa == "avxvnni" else []
+    return ["-std=c++20", *common[1].split(), *own[1].split(), f"-DTAUT_ISA_NS={isa}", f"-DTAUT_ISA_{base}=1", *vnni]
 
 
 @pytest.mark.slow

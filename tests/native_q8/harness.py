@@ -63,7 +63,7 @@ def run(p: Problem, isa: str, *, cuts: Sequence[int] | None = None, activation: 
     bias = None if p.bias is None else np.concatenate([p.bias, np.zeros(len(p.w_scale) - p.n, np.float32)])
     begin, segment = list(p.cut.begin), list(p.cut.segment)
     spans = [0, p.num_rows] if cuts is None else list(cuts)
-    module.linear_q8(
+    module.linear(
         rows, layout.row_bytes, layout.scales_offset, begin, segment, aligned(p.packed), p.w_scale, bias, y,
         activation=activation, rows=spans, pool=pool, isa=isa,
     )  # fmt: skip

@@ -38,7 +38,7 @@ def test_equals_numpy(isa: str, dtype: Any, n: int, k: int) -> None:
     w = weight(n, k, dtype)
     data, scale = buffers(n, k)
     source = native.SOURCES[np.dtype(dtype).name]
-    native.module().pack_q8(w if source == "f32" else w.view(np.uint16), source, data, scale, isa=isa)
+    native.module().pack(w if source == "f32" else w.view(np.uint16), source, data, scale, isa=isa)
     expected, expected_scale = int8.pack(*int8.quantize_weight(w))
     np.testing.assert_array_equal(data, expected)
     np.testing.assert_array_equal(scale.view(np.int32), expected_scale.view(np.int32))
@@ -50,7 +50,7 @@ def test_every_half_is_read_exactly(isa: str) -> None:
     finite = finite[np.isfinite(finite)]
     w = finite[: len(finite) // 64 * 64].reshape(-1, 64)
     data, scale = buffers(*w.shape)
-    native.module().pack_q8(w.view(np.uint16), "f16", data, scale, isa=isa)
+    native.module().pack(w.view(np.uint16), "f16", data, scale, isa=isa)
     expected, expected_scale = int8.pack(*int8.quantize_weight(w))
     np.testing.assert_array_equal(data, expected)
     np.testing.assert_array_equal(scale, expected_scale)
@@ -77,11 +77,11 @@ def test_columns_apart_and_other_dtypes_are_converted() -> None:
 def test_panels_one_by_one() -> None:
     w = weight(150, 64, np.float32)
     data, scale = buffers(150, 64)
-    native.module().pack_q8(w, "f32", data, scale, panel_begin=1, panel_end=2)
+    native.module().pack(w, "f32", data, scale, panel_begin=1, panel_end=2)
     assert not data[[0, 2]].any()
     assert np.isnan(scale[:64]).all()
     for panel in (0, 2):
-        native.module().pack_q8(w, "f32", data, scale, panel_begin=panel, panel_end=panel + 1)
+        native.module().pack(w, "f32", data, scale, panel_begin=panel, panel_end=panel + 1)
     np.testing.assert_array_equal(data, int8.pack(*int8.quantize_weight(w))[0])
 
 
@@ -98,10 +98,10 @@ def test_wrong_arguments_are_refused() -> None:
     w, module = np.ones((64, 64), np.float32), native.module()
     data, scale = buffers(64, 64)
     with pytest.raises(ValueError, match="accepted: f32"):
-        module.pack_q8(w, "f64", data, scale)
+        module.pack(w, "f64", data, scale)
     with pytest.raises(ValueError, match="2-byte"):
-        module.pack_q8(w, "bf16", data, scale)
+        module.pack(w, "bf16", data, scale)
     with pytest.raises(ValueError, match="size"):
-        module.pack_q8(w, "f32", data[:, :8].copy(), scale)
+        module.pack(w, "f32", data[:, :8].copy(), scale)
     with pytest.raises(ValueError, match="panels"):
-        module.pack_q8(w, "f32", data, scale, panel_end=2)
+        module.pack(w, "f32", data, scale, panel_end=2)

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4-g32"])
 def test_pipeline(family: str, precision: str, request: pytest.FixtureRequest) -> None:
     text = to_text(passes.optimize(graphs()[family], passes.Options(precision)))  # type: ignore[arg-type]
     assert text == (GOLDEN / f"{family}-{precision}.txt").read_text()
@@ -36,13 +36,13 @@ def test_single_pass(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "roberta"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4-g64"])
 def test_decompose(family: str, precision: str) -> None:
     """Fused nodes decompose into primitives: without precision changes, into exactly the nodes that the model file wrote."""
     before = graphs()[family]
     after = passes.optimize(before, passes.Options(precision))  # type: ignore[arg-type]
     parts = [part for node in after.nodes for part in node.decompose() if part.op not in ("slice", "quantize")]
-    renamed = {part.name: part.op.removesuffix("_q8") for part in parts}
+    renamed = {part.name: part.op.removesuffix("_q8").removesuffix("_q4") for part in parts}
     assert renamed == {node.name: node.op for node in before.nodes}
     assert all(not part.origin for part in parts)
 
@@ -68,3 +68,36 @@ def test_shared_linear_weights_are_not_fused() -> None:
     v = b.linear_of("a.v", x, 64, bias=False)
     graph = b.finish(b.binary("add", "sum", b.binary("add", "qk", q, k), v))
     assert "qkv" not in to_text(passes.optimize(graph, passes.Options("fp32")))
+
+
+def linears(precision: str, *pins: str) -> dict[str, str]:
+    """Of each linear of the llama graph, by name: its op, with the group or the store that it keeps its weights in."""
+    options = passes.Options(precision, pins=passes.parse_pins(pins))  # type: ignore[arg-type]
+    nodes = [node for node in passes.optimize(graphs()["llama"], options).nodes if node.op.startswith("linear")]
+    return {node.name: f"{node.op} {node.attrs.get('group', node.attrs.get('store', ''))}".strip() for node in nodes}
+
+
+def test_int4_leaves_the_head_on_int8() -> None:
+    kinds = linears("int4-g32")
+    assert kinds.pop("logits").startswith("linear_q8")
+    assert set(kinds.values()) == {"linear_q4 32"}
+
+
+def test_pins_give_single_layers_another_precision() -> None:
+    kinds = linears("int8", "layers.*.down=fp16", "layers.0.*=int4-g32", "layers.1.q=bf16")
+    assert kinds["layers.0.down"] == kinds["layers.0.qkv"] == "linear_q4 32"
+    assert kinds["layers.1.down"] == "linear f16"
+    assert kinds["layers.1.qkv"] == "linear bf16", "q, k and v are one linear: a pin of one is a pin of all"
+    assert kinds["layers.1.o"].startswith("linear_q8") and kinds["logits"].startswith("linear_q8")
+
+
+@pytest.mark.parametrize("pin", ["layers.*.down", "=fp16", "layers.0.down=int5", ""])
+def test_a_malformed_pin_is_refused(pin: str) -> None:
+    with pytest.raises(UsageError, match="PATTERN=PRECISION"):
+        linears("int8", pin)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
+def test_a_pin_that_names_no_layer_is_refused(precision: str) -> None:
+    with pytest.raises(UsageError, match=r"'layers\.9\.\*' names no linear layer; layers are named as layers\.0\."):
+        linears(precision, "layers.9.*=int8")

@@ -11,7 +11,7 @@ from taut.engine.kv_cache import aligned_bytes
 from taut.errors import ModelFormatError
 from taut.graph import Graph
 from taut.plan.weights import WeightStore, load, pack_floats, store_bytes, unpack_floats
-from taut.quant.schemes import int8
+from taut.quant.schemes import int4, int8
 
 
 class Source:
@@ -49,6 +49,16 @@ def test_fused_int8_weights_equal_those_quantized_alone() -> None:
             np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+def test_fused_int4_weights_equal_those_quantized_alone() -> None:
+    graph, store, tensors = packed("int4-g32")
+    for name in ("q", "k", "v", "gate", "up", "down"):
+        w = tensors[f"layers.1.{name}.weight"]
+        got, want = store.logical(f"layers.1.{name}.weight", w.shape), int4.quantize_weight(w, 32)
+        for field in ("u", "scale", "offset", "column"):
+            np.testing.assert_array_equal(getattr(got, field), getattr(want, field), err_msg=f"{name} {field}")
+    assert store.nbytes <= store_bytes(graph) < 0.9 * store_bytes(packed("int8")[0])
+
+
 def test_tied_embedding_is_one_copy() -> None:
     graph, store, tensors = packed("int8")
     assert store["embed.weight"].kind == "q8" and "head.weight" not in set(store)
@@ -62,7 +72,7 @@ def test_addresses_are_aligned() -> None:
         assert store[key].data.ctypes.data % 128 == 0
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8", "int4-g32"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_damaged_weights_are_refused(precision: str, bad: float) -> None:
     _, _, tensors = packed("fp32")

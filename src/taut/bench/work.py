@@ -20,7 +20,7 @@ from taut.engine.batch import Batch
 from taut.plan.plan import Plan
 from taut.plan.weights import WeightStore
 
-LINEAR = ("linear", "linear_q8")
+LINEAR = ("linear", "linear_q8", "linear_q4")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: fl
 
 def floor_s(work: Work, limits: Mapping[str, Any], precision: str) -> float:
     """The shortest time in which a machine of these limits (see bench/limits.py) can do the work."""
-    linear_rate = float(limits["int8_tops" if precision == "int8" else "fp32_tflops"]) * 1e12
+    linear_rate = float(limits["int8_tops" if precision.startswith("int") else "fp32_tflops"]) * 1e12
     attention_rate = max(float(limits["bf16_tflops"] or 0), float(limits["fp32_tflops"])) * 1e12
     compute = 2 * work.linear_macs / linear_rate + 2 * work.attention_macs / attention_rate
     memory = (work.weight_bytes + work.kv_bytes) / (float(limits["read_gb_s"]) * 1e9)

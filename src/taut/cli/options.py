@@ -55,6 +55,7 @@ class ModelOptions:
     memory: Annotated[int | None, option(env.MEMORY, values.size())] = None
     max_context: Annotated[int | None, option(env.MAX_CONTEXT, values.whole(1))] = None
     executor: Annotated[str, option(env.EXECUTOR, values.one_of(EXECUTORS))] = "native"
+    pin: Annotated[list[str] | None, option(env.PIN, values.text("PATTERN=PRECISION"))] = None
     disable_pass: Annotated[list[str] | None, option(env.DISABLE_PASS, values.text("NAME"))] = None
     exact: Annotated[bool, option(env.EXACT, values.switch())] = False
 
@@ -71,6 +72,7 @@ class ModelOptions:
                 memory_bytes=self.memory,
                 max_context=self.max_context,
                 executor=self.executor,
+                pins=tuple(pin for pins in self.pin or () for pin in pins.split()),
                 disable_passes=tuple(name for names in self.disable_pass or () for name in names.split()),
                 exact=self.exact,
                 progress=report,

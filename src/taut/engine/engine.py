@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from taut.engine.batch import Batch
 from taut.engine.kv_cache import KVPool
-from taut.engine.sampler import RowChoice, sample
+from taut.engine.sampler import RowChoice, sample_rows
 from taut.errors import NumericalError
 
 Floats = NDArray[np.float32]
@@ -22,17 +22,24 @@ class Executor(Protocol):
     def run(self, batch: Batch) -> list[Any]: ...
 
 
+class Sampler(Protocol):
+    """Chooses a token for each row of logits (rows, vocab), or says why that request ends."""
+
+    def __call__(self, logits: Floats, rows: Sequence[RowChoice]) -> list[int | NumericalError]: ...
+
+
 class Engine:
     """One model ready to run. `kv` is None for encoders."""
 
-    def __init__(self, executor: Executor, kv: KVPool | None) -> None:
+    def __init__(self, executor: Executor, kv: KVPool | None, sampler: Sampler = sample_rows) -> None:
         self.executor = executor
         self.kv = kv
+        self.sampler = sampler
 
     def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
         """One step of a decoder: for each of the batch's rows the sampled token, or the error that stops its request alone."""
         (logits,) = self.executor.run(batch)
-        return [_sampled(row, choice) for row, choice in zip(logits, choices, strict=True)]
+        return self.sampler(logits, choices)
 
     def logits(self, batch: Batch) -> Floats:
         """The batch's logit rows, (rows, vocab)."""
@@ -44,10 +51,3 @@ class Engine:
         finite = [bool(np.isfinite(vector).all()) for vector in vectors]
         bad = NumericalError("the model produced a non-finite embedding for this input")
         return [vector if ok else bad for vector, ok in zip(vectors, finite, strict=True)]
-
-
-def _sampled(logits: Floats, choice: RowChoice) -> int | NumericalError:
-    try:
-        return sample(logits, choice)
-    except NumericalError as error:
-        return error

@@ -9,13 +9,14 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.errors import HardwareError
+from taut.engine.sampler import NON_FINITE, RowChoice, uniform
+from taut.errors import HardwareError, NumericalError
 from taut.kernels import native
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -38,9 +39,19 @@ class Runtime:
         return native.memory(size).array()[:size]
 
     @property
-    def pack_q8(self) -> Callable[..., None]:
-        """The native int8 packer on these threads."""
-        return functools.partial(native.pack_q8, pool=self.pool)
+    def packers(self) -> dict[str, Callable[..., None]]:
+        """The native packers of int8 and int4 weights on these threads."""
+        return {
+            kind: functools.partial(pack, pool=self.pool) for kind, pack in (("q8", native.pack_q8), ("q4", native.pack_q4))
+        }
+
+    def sample(self, logits: NDArray[np.float32], rows: Sequence[RowChoice]) -> list[int | NumericalError]:
+        """As engine/sampler.py: the token of each of the `logits` (rows, vocab), or the error that stops its request alone."""
+        choices = [(r.temperature, r.top_k, r.top_p, r.min_p, uniform(r.seed, r.choice, r.position)) for r in rows]
+        if not choices:
+            return []
+        ids = native.sample(logits, np.array(choices, np.float64), self.pool, self.isa)
+        return [int(token) if token >= 0 else NumericalError(NON_FINITE) for token in ids]
 
 
 _runtimes: dict[tuple[int, str], Runtime] = {}

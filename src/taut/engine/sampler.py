@@ -1,9 +1,11 @@
-"""Choosing the next token from a row of logits. Randomness is a function of (seed, choice, position) alone, so that a resumed,
+"""Choosing the next token from a row of logits: the specification, which the native sampler (csrc/sampler.cc) follows but for the
+rounding of its float32 weights. Randomness is a function of (seed, choice, position) alone, so that a resumed,
 preempted or differently batched request draws the same numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from taut.errors import NumericalError
 
 _MASK = (1 << 64) - 1
+NON_FINITE = "the model produced a non-finite logit; the request was stopped"
 Floats = NDArray[np.float32]
 
 
@@ -39,11 +42,22 @@ def uniform(seed: int, choice: int, position: int) -> float:
     return (state >> 11) / (1 << 53)
 
 
+def sample_rows(logits: Floats, rows: Sequence[RowChoice]) -> list[int | NumericalError]:
+    """For each of the `logits` (rows, vocab) the chosen token, or the error that stops its request alone."""
+    chosen: list[int | NumericalError] = []
+    for row, choice in zip(logits, rows, strict=True):
+        try:
+            chosen.append(sample(row, choice))
+        except NumericalError as error:
+            chosen.append(error)
+    return chosen
+
+
 def sample(logits: Floats, row: RowChoice) -> int:
     """The chosen token id of logits (vocab,). NumericalError when a logit is NaN or infinite."""
     best = int(logits.argmax())
     if not np.isfinite(logits[best]) or not np.isfinite(logits.min()):
-        raise NumericalError("the model produced a non-finite logit; the request was stopped")
+        raise NumericalError(NON_FINITE)
     if row.temperature <= 0:
         return best
     # The maximum is subtracted before the division: a tiny temperature gives -inf beside an exact 0, never inf - inf.

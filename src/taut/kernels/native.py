@@ -100,6 +100,14 @@ def program(isa: str, pool: ThreadPool, space_bytes: Sequence[int], kv: Mapping[
     return cast(Program, module().Program(isa, pool, list(space_bytes), dict(kv)))
 
 
+def sample(logits: NDArray[np.float32], choices: NDArray[np.float64], pool: ThreadPool, isa: str = "") -> NDArray[np.int32]:
+    """Token ids of the rows of `logits` (rows, vocab), -1 where a logit is not finite. `choices` (rows, 5): temperature, top_k, top_p,
+    min_p, and a number drawn from [0, 1)."""
+    ids = np.empty(len(logits), np.int32)
+    module().sample(logits, choices, ids, pool, isa)
+    return ids
+
+
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
 
 
@@ -110,10 +118,22 @@ def pack_q8(
 
     Raises ModelFormatError naming `name` when a weight is NaN or infinite.
     """
+    _pack(w, data, scale, 0, name, pool)
+
+
+def pack_q4(
+    w: NDArray[Any], data: NDArray[np.uint8], column: NDArray[np.float32], name: str, pool: ThreadPool | None = None
+) -> None:
+    """As pack_q8, to quant/schemes/int4.py; `data` has its packed_shape, which says the group."""
+    group = w.shape[1] // data.shape[1]
+    _pack(w, data.reshape(-1), column, group, name, pool)
+
+
+def _pack(w: NDArray[Any], data: NDArray[np.uint8], scale: NDArray[np.float32], group: int, name: str, pool: Any) -> None:
     source = SOURCES.get(w.dtype.name)
     if source is None or w.strides[1] != w.itemsize:
         w, source = np.ascontiguousarray(w, dtype=np.float32), "f32"
     try:
-        module().pack_q8(w if source == "f32" else w.view(np.uint16), source, data, scale, pool=pool)
+        module().pack(w if source == "f32" else w.view(np.uint16), source, data, scale, group=group, pool=pool)
     except ValueError as error:
         raise ModelFormatError(f"{error}: check the checkpoint, or convert it again", field=name) from None

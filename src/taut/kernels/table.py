@@ -10,7 +10,8 @@ from taut.errors import UnsupportedModelError
 
 # fmt: off
 OPS = (
-    "embed", "linear", "linear_q8", "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
+    "embed", "linear", "linear_q8", "linear_q4",
+    "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
     "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "select", "pool", "normalize",
 )
 # fmt: on
@@ -18,6 +19,7 @@ REQUIRES = {
     "reference": (),
     "scalar": (),
     "avx2": ("avx2", "fma", "f16c"),
+    "avxvnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
 }
 # (rows of the step, tile as rows x columns), first match from the left; the driver balances the tiles of a step.
@@ -28,8 +30,17 @@ TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("3-29", "up to 6x16"),
         ("30+", "6x16, weights sorted once for 192 rows"),
     ),
+    ("linear_q8", "avxvnni"): (("1", "1x64"), ("2", "2x32"), ("3+", "balanced tiles of up to 6x16")),
     ("linear_q8", "avx512"): (("1-6", "up to 6x64"), ("7+", "balanced 6x64 and 5x64")),
+    ("linear_q4", "avx2"): (
+        ("1", "1x32"),
+        ("2-11", "up to 6x16"),
+        ("12+", "6x16, weights unpacked once for 192 rows"),
+    ),
+    ("linear_q4", "avxvnni"): (("1-2", "2x32"), ("3+", "balanced tiles of up to 6x16")),
+    ("linear_q4", "avx512"): (("any", "balanced tiles of up to 6x64"),),
     ("linear", "avx2"): (("any", "up to 6x16"),),
+    ("linear", "avxvnni"): (("any", "up to 6x16"),),
     ("linear", "avx512"): (("any", "up to 6x64"),),
 }
 

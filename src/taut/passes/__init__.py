@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from taut.passes.pipeline import PIPELINE, Options, is_run, optimize
+from taut.passes.options import PRECISIONS, Options, parse_pins
+from taut.passes.pipeline import PIPELINE, is_run, optimize
 
-__all__ = ["PIPELINE", "Options", "is_run", "optimize"]
+__all__ = ["PIPELINE", "PRECISIONS", "Options", "is_run", "optimize", "parse_pins"]

@@ -13,7 +13,7 @@ ACTS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 def requires(graph: Graph) -> None:
-    assert all(node.op != "linear_q8" for node in graph.nodes), "fuse before quantizing"
+    assert all(node.op != "quantize" for node in graph.nodes), "fuse before quantizing"
 
 
 def run(graph: Graph, options: Options) -> Graph:

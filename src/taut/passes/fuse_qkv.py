@@ -8,7 +8,7 @@ from taut.passes.options import Options
 
 
 def requires(graph: Graph) -> None:
-    assert all(node.op != "linear_q8" for node in graph.nodes), "fuse before quantizing"
+    assert all(node.op != "quantize" for node in graph.nodes), "fuse before quantizing"
 
 
 def run(graph: Graph, options: Options) -> Graph:

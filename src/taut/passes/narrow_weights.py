@@ -1,4 +1,4 @@
-"""Every linear keeps its weights in 16 bits: half the bytes to read, the arithmetic stays fp32.
+"""Linears of precision fp16 or bf16 keep their weights in 16 bits: half the bytes to read, the arithmetic stays fp32.
 
 A weight is rounded once, to nearest even; the kernel widens it exactly. Everything else stays as it was.
 """
@@ -15,20 +15,20 @@ STORES = {"fp16": "f16", "bf16": "bf16"}
 
 
 def requires(graph: Graph) -> None:
-    assert all(node.op != "linear_q8" for node in graph.nodes), "the graph is quantized already"
+    assert all("store" not in node.attrs for node in graph.nodes), "the weights are narrow already"
 
 
 def run(graph: Graph, options: Options) -> Graph:
-    return graph.rebuilt(_narrow(node, STORES[options.precision]) for node in graph.nodes)
+    return graph.rebuilt(_narrow(node, STORES.get(options.precision_of(node))) for node in graph.nodes)
 
 
-def _narrow(node: Node, store: str) -> Node:
+def _narrow(node: Node, store: str | None) -> Node:
     """The node on narrow weights, and what it was fused from too."""
-    if node.op != "linear":
+    if node.op != "linear" or store is None:
         return node
     origin = tuple(_narrow(part, store) for part in node.origin)
     return replace(node, attrs=MappingProxyType({**node.attrs, "store": store}), origin=origin)
 
 
 def ensures(graph: Graph) -> None:
-    assert all(node.attrs.get("store") in STORES.values() for node in graph.nodes if node.op == "linear")
+    assert all(node.op == "linear" for node in graph.nodes if "store" in node.attrs)

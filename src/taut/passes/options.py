@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from taut.errors import UsageError
+from taut.graph import Node
 
-Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int4-g128", "int4-g64", "int4-g32"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True)
 class Options:
-    """`group` overrides the activation scale group of every int8 linear (0: per token); None chooses by the input's width."""
+    """`group` overrides the activation scale group of every int8 linear (0: per token); None chooses by the input's width.
+
+    `pins` gives single linears a precision of their own: (pattern of the linear's name, precision), the last match counting.
+    """
 
     precision: Precision = "int8"
     disabled: tuple[str, ...] = ()
     group: int | None = None
+    pins: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise UsageError(f"precision {self.precision!r} is not supported; accepted: {', '.join(get_args(Precision))}")
+        for precision in self.precisions:
+            if precision not in PRECISIONS:
+                raise UsageError(f"precision {precision!r} is not supported; accepted: {', '.join(PRECISIONS)}")
+
+    @property
+    def precisions(self) -> set[str]:
+        """Every precision that a linear may get."""
+        return {self.precision, *(precision for _, precision in self.pins)}
+
+    def precision_of(self, node: Node) -> str:
+        """The precision of a linear: its own name or, in a fused one, that of any part decides."""
+        names = {node.name, *(part.name for part in node.decompose())}
+        matches = [precision for pattern, precision in self.pins if any(fnmatchcase(name, pattern) for name in names)]
+        return matches[-1] if matches else self.precision
+
+
+def parse_pins(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """'layers.*.down=fp16' and the like as Options.pins; UsageError for one that is not PATTERN=PRECISION."""
+    pins = []
+    for text in texts:
+        pattern, equals, precision = text.rpartition("=")
+        if not equals or not pattern or precision not in PRECISIONS:
+            accepted = ", ".join(PRECISIONS)
+            raise UsageError(f"pin {text!r} is not PATTERN=PRECISION, as 'layers.*.down=fp16'; precisions: {accepted}")
+        pins.append((pattern, precision))
+    return tuple(pins)

@@ -17,14 +17,17 @@ PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_bias_act", "the activation is applied in the GEMM's epilogue, on registers"),
     ("fuse_add_norm", "the residual sum and its norm in one sweep over the row"),
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
-    ("quantize", "linears on int8 weights and activations (precision int8)"),
-    ("narrow_weights", "linears on weights of 16 bits (precision fp16 or bf16)"),
+    ("quantize", "linears on int8 or int4 weights and int8 activations"),
+    ("narrow_weights", "linears on weights of 16 bits (fp16, bf16)"),
     ("fuse_norm_quant", "norms and gates write the quantized row directly"),
     ("remove_dead", "nothing is computed that nobody reads"),
 )
 
 # Passes that make a precision; the others run for every one.
-ONLY_FOR: dict[str, tuple[str, ...]] = {"quantize": ("int8",), "narrow_weights": ("fp16", "bf16")}
+ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "quantize": ("int8", "int4-g128", "int4-g64", "int4-g32"),
+    "narrow_weights": ("fp16", "bf16"),
+}
 
 
 class Pass(Protocol):
@@ -39,7 +42,7 @@ class Pass(Protocol):
 
 def is_run(name: str, options: Options) -> bool:
     """Whether the pass of this name runs under `options`."""
-    return name not in options.disabled and options.precision in ONLY_FOR.get(name, (options.precision,))
+    return name not in options.disabled and not options.precisions.isdisjoint(ONLY_FOR.get(name, options.precisions))
 
 
 def optimize(graph: Graph, options: Options) -> Graph:

@@ -2,6 +2,7 @@
 
 Kinds, by how a weight is used:
     q8      int8 linear: data (panels, K/4, 64, 4) uint8 of q + 128, scale (panels * 64,) float32   (quant/schemes/int8.py)
+    q4gG    int4 linear in groups of G: data (panels, K/G, bytes of a group) uint8, scale (panels * 64,) float32 (quant/schemes/int4.py)
     f32     fp32 linear: data (panels, K, 64) float32; f16 and bf16: the same of float16 and bfloat16
     vector  gains and biases: data (N padded to 64,) float32
     table   embeddings and constants: data (rows, features) float32
@@ -10,6 +11,7 @@ A tied embedding is the head's packed weight: its rows are gathered out of the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
@@ -19,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taut.errors import ModelFormatError
-from taut.graph import Graph
-from taut.quant.schemes import int8
+from taut.graph import Graph, Node
+from taut.quant.schemes import int4, int8
 
-Kind = Literal["q8", "f32", "f16", "bf16", "vector", "table"]
+Kind = Literal["q8", "q4g128", "q4g64", "q4g32", "f32", "f16", "bf16", "vector", "table"]
 Array = NDArray[Any]
+LINEARS = ("linear", "linear_q8", "linear_q4")
 Progress = Callable[[str, int, int], None]
 PANEL = int8.PANEL
 ALIGN = 128
@@ -78,7 +81,8 @@ class WeightStore:
         return sum(weight.nbytes for weight in self._weights.values())
 
     def logical(self, key: str, shape: tuple[int, ...]) -> Any:
-        """The weight as the reference takes it: float32 of `shape`, or (q, scale) of an int8 linear; fused ones are cut out again."""
+        """The weight as the reference takes it: float32 of `shape`, (q, scale) of an int8 linear, int4.Quantized of an int4 one;
+        fused ones are cut out again."""
         home, begin = self._rows.get(key, (key, 0))
         weight = self._weights[home]
         rows = slice(begin, begin + shape[0])
@@ -86,6 +90,9 @@ class WeightStore:
             assert weight.scale is not None
             n, k = weight.shape
             return int8.unpack(weight.data, n, k)[rows], weight.scale[rows]
+        if weight.kind.startswith("q4"):
+            assert weight.scale is not None
+            return int4.unpack(weight.data, weight.scale, *weight.shape).rows(rows)
         if weight.kind in FLOATS:
             return unpack_floats(weight.data, weight.shape[0])[rows]
         return weight.data[rows]
@@ -96,13 +103,19 @@ def kinds(graph: Graph) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for node in graph.nodes:
         for index, key in enumerate(node.weights):
-            if node.op in ("linear", "linear_q8") and index == 0:
-                found[key] = cast(Kind, node.attrs.get("store", "f32") if node.op == "linear" else "q8")
+            if node.op in LINEARS and index == 0:
+                found[key] = _linear_kind(node)
             elif node.op == "embed" or key in graph.constants:
                 found.setdefault(key, "table")
             else:
                 found[key] = "vector"
     return found
+
+
+def _linear_kind(node: Node) -> Kind:
+    if node.op == "linear_q4":
+        return cast(Kind, f"q4g{node.attrs['group']}")
+    return cast(Kind, node.attrs.get("store", "f32") if node.op == "linear" else "q8")
 
 
 def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -112,7 +125,13 @@ def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
     if kind == "table":
         return 4 * shape[0] * shape[1], 0
     n = int8.round_up(shape[0], PANEL)
+    if kind.startswith("q4"):
+        return math.prod(_q4_shape(kind, shape)), 4 * n
     return (n * int8.round_up(shape[1], 4), 4 * n) if kind == "q8" else (np.dtype(FLOATS[kind]).itemsize * n * shape[1], 0)
+
+
+def _q4_shape(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    return int4.packed_shape(shape[0], shape[1], int(kind.removeprefix("q4g")))
 
 
 def store_bytes(graph: Graph) -> int:
@@ -126,10 +145,10 @@ def load(
     graph: Graph,
     source: TensorSource,
     allocate: Callable[[int], NDArray[np.uint8]],
-    packer: Packer | None = None,
+    packers: Mapping[str, Packer] | None = None,
     progress: Progress | None = None,
 ) -> WeightStore:
-    """Read, convert and pack every weight of `graph` into one allocation."""
+    """Read, convert and pack every weight of `graph` into one allocation. `packers`: of q8 and q4; numpy's where there are none."""
     arena, cursor = allocate(store_bytes(graph)), 0
 
     def take(size: int, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -148,9 +167,10 @@ def load(
         shape = graph.weight_shape(key)
         data_bytes, scale_bytes = packed_bytes(kind, shape)
         parts = [graph.constants[key].build(shape[0])] if key in graph.constants else _parts(graph, key, source, rows)
-        if kind == "q8":
-            data, scale = take(data_bytes, np.uint8, int8.packed_shape(*shape)), take(scale_bytes, np.float32, (-1,))
-            _pack_parts(parts, data, scale, packer or pack_q8, key)
+        if kind.startswith("q"):
+            packed_shape = int8.packed_shape(*shape) if kind == "q8" else _q4_shape(kind, shape)
+            data, scale = take(data_bytes, np.uint8, packed_shape), take(scale_bytes, np.float32, (-1,))
+            _pack_parts(parts, data, scale, (packers or PACKERS)[kind[:2]], key)
             packed[key] = PackedWeight(kind, shape, data, scale)
         elif kind in FLOATS:
             panels = take(data_bytes, FLOATS[kind], (-1, shape[1], PANEL))
@@ -196,6 +216,14 @@ def _finite(w: NDArray[np.float32], key: str) -> NDArray[np.float32]:
 def pack_q8(w: Array, data: NDArray[np.uint8], scale: NDArray[np.float32], name: str) -> None:
     """The numpy packer."""
     data[...], scale[...] = int8.pack(*int8.quantize_weight(w, name=name))
+
+
+def pack_q4(w: Array, data: NDArray[np.uint8], scale: NDArray[np.float32], name: str) -> None:
+    """The numpy packer; the shape of `data` says the group."""
+    data[...], scale[...] = int4.pack(int4.quantize_weight(w, w.shape[1] // data.shape[1], name=name))
+
+
+PACKERS: dict[str, Packer] = {"q8": pack_q8, "q4": pack_q4}
 
 
 def pack_floats(w: Array, panels: Array, name: str = "") -> None:

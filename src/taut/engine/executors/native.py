@@ -26,6 +26,7 @@ ACTIVATIONS = ("", "gelu", "gelu_tanh", "silu", "relu", "tanh")
 INDICES = ("ids", "positions", "types")
 TABLES = ("table", "f32", "q8", "f16", "bf16")
 STORES = ("f32", "f16", "bf16")
+QUANTIZED = ("linear_q8", "linear_q4")
 POOLS = ("mean", "cls", "last", "max")
 F32_UNITS = (128, 64, 32, 4, 1)
 
@@ -116,19 +117,18 @@ class _Lowering:
         self._weights: list[PackedWeight | None] = [store[key] if key else None for key in step.weights]
 
     def weights(self) -> list[int]:
-        """Addresses: the weights in order, then the scales of an int8 one (linear_q8: weight, bias, scales)."""
+        """Addresses: the weights in order, then the scales of a quantized one (a linear: weight, bias, scales)."""
         addresses = [_address(weight.data) if weight else 0 for weight in self._weights]
         first = self._weights[0] if self._weights else None
-        if first is not None and first.kind == "q8":
-            assert first.scale is not None
-            addresses += [0] * ((2 if self._step.op == "linear_q8" else 1) - len(addresses))
+        if first is not None and first.scale is not None:
+            addresses += [0] * ((2 if self._step.op in QUANTIZED else 1) - len(addresses))
             addresses.append(_address(first.scale))
         return addresses
 
     def ints(self) -> dict[str, int]:
         attrs, op = self._step.attrs, self._step.op
         named = {key: int(value) for key, value in attrs.items() if isinstance(value, (bool, int))}
-        if "act" in attrs or op in ("linear", "linear_q8", "swiglu"):
+        if "act" in attrs or op in ("linear", *QUANTIZED, "swiglu"):
             named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
         if op == "linear":
             named["store"] = STORES.index(self._first_weight().kind)
@@ -173,7 +173,7 @@ class _Lowering:
         return group if group >= 0 else None
 
     def _quantized_features(self) -> int | None:
-        views = self._step.inputs if self._step.op == "linear_q8" else self._step.outputs
+        views = self._step.inputs if self._step.op in QUANTIZED else self._step.outputs
         return next((view.features for view in views if view.dtype == "q8"), None)
 
 

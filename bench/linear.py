@@ -1,10 +1,11 @@
-"""The int8 linear alone: percent of the int8 peak for prefill shapes, percent of read bandwidth for 1..16 rows.
+"""The int8 or int4 linear alone: percent of the int8 peak for prefill shapes, percent of read bandwidth for 1..16 rows.
 
-    python bench/linear_q8.py [--threads N] [--seconds S] [--json FILE]
+    python bench/linear.py [--bits 8|4] [--group 128] [--threads N] [--seconds S] [--json FILE]
 
-Peak and bandwidth are measured just before and after every repetition, in this process, on the same threads; the figures are medians of
-the paired ratios. Beside the share by wall clock stands the share of the time that the threads really had ("on CPU"), which a busy machine
-lowers less. Decode weights exceed 256 MB in total, so that they come from memory.
+"Of the limit" is of the int8 rate in prefill (int4 on AVX2 sums in 16 bits and may pass it), of the read bandwidth in decode. Both are
+measured just before and after every repetition, in this process, on the same threads; the figures are medians of the paired ratios.
+Beside the share by wall clock stands the share of the time that the threads really had ("on CPU"), which a busy machine lowers less.
+Decode weights exceed 256 MB in total, so that they come from memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +24,43 @@ from numpy.typing import NDArray
 from taut.bench import report
 from taut.engine.runtime import Runtime, runtime
 from taut.kernels import native
-from taut.quant.schemes import int8
+from taut.quant.schemes import int4, int8
 
 PREFILL = ((512, 2048, 6144), (512, 2048, 16384), (512, 2048, 2048), (512, 8192, 2048))  # rows, K, N
 DECODE_ROWS = (1, 2, 4, 8, 16)
 DECODE_SHAPE = (2048, 6144)
 DECODE_BYTES = 300 << 20
-GROUP = 128
+
+
+@dataclass(frozen=True)
+class Format:
+    """int8 weights with activations in groups, or int4 weights in the same groups."""
+
+    bits: int
+    group: int
+
+    def packed(self, n: int, k: int) -> NDArray[np.uint8]:
+        """Random weights (n, k) as the kernels read them."""
+        rng = np.random.default_rng(0)
+        if self.bits == 8:
+            return rng.integers(1, 256, n * k, dtype=np.uint8)
+        w = rng.standard_normal((64, k), np.float32)
+        one = int4.pack(int4.quantize_weight(w, self.group))[0].reshape(-1)
+        return np.tile(one, n // 64)
 
 
 class Linear:
     """Quantized rows and `copies` packed weights, all in huge pages."""
 
-    def __init__(self, machine: Runtime, rows: int, k: int, n: int, copies: int = 1) -> None:
-        self.machine, self.n, self.cut = machine, n, int8.pieces(k, GROUP)
+    def __init__(self, machine: Runtime, format: Format, rows: int, k: int, n: int, copies: int = 1) -> None:
+        self.machine, self.format, self.cut = machine, format, int8.pieces(k, format.group)
         rng = np.random.default_rng(0)
-        self.layout = int8.row_layout(k, GROUP)
-        laid_out = int8.write_rows(*int8.quantize_rows(rng.standard_normal((rows, k), np.float32), GROUP), self.layout)
+        self.layout = int8.row_layout(k, format.group)
+        laid_out = int8.write_rows(*int8.quantize_rows(rng.standard_normal((rows, k), np.float32), format.group), self.layout)
         self.x = self._huge(laid_out)
-        self.w = machine.allocate(copies * n * k).reshape(copies, n * k)
-        self.w[...] = rng.integers(1, 256, n * k, dtype=np.uint8)
+        packed = format.packed(n, k)
+        self.w = machine.allocate(copies * packed.nbytes).reshape(copies, -1)
+        self.w[...] = packed
         self.w_scale = np.full(n, 1e-3, np.float32)
         self.y = self.machine.allocate(4 * rows * n).view(np.float32).reshape(rows, n)
 
@@ -55,9 +74,9 @@ class Linear:
         begin, segment, rows = list(self.cut.begin), list(self.cut.segment), [0, len(self.y)]
         start, cpu = time.perf_counter(), time.process_time()
         for w in self.w:
-            native.module().linear_q8(
+            native.module().linear(
                 self.x, self.layout.row_bytes, self.layout.scales_offset, begin, segment, w, self.w_scale, None, self.y,
-                rows=rows, pool=self.machine.pool, isa=self.machine.isa,
+                rows=rows, group=0 if self.format.bits == 8 else self.format.group, pool=self.machine.pool, isa=self.machine.isa,
             )  # fmt: skip
         return time.perf_counter() - start, (time.process_time() - cpu) / self.machine.threads
 
@@ -82,21 +101,21 @@ def show(name: str, figures: dict[str, float], scale: float, unit: str) -> None:
     print(f"{name:18} {shares}; best {figures['best'] / scale:.3g} of {figures['best_limit'] / scale:.3g} {unit}", flush=True)
 
 
-def prefill(machine: Runtime, probe: Any, seconds: float) -> list[dict[str, Any]]:
+def prefill(machine: Runtime, format: Format, probe: Any, seconds: float) -> list[dict[str, Any]]:
     records = []
     for rows, k, n in PREFILL:
-        figures = paired(lambda: float(probe.int8(0.02)), Linear(machine, rows, k, n), 2.0 * rows * k * n, seconds)
+        figures = paired(lambda: float(probe.int8(0.02)), Linear(machine, format, rows, k, n), 2.0 * rows * k * n, seconds)
         records.append({"rows": rows, "k": k, "n": n, **figures})
         show(f"{rows} x {k} x {n}", figures, 1e12, "TOP/s")
     return records
 
 
-def decode(machine: Runtime, probe: Any, seconds: float) -> list[dict[str, Any]]:
+def decode(machine: Runtime, format: Format, probe: Any, seconds: float) -> list[dict[str, Any]]:
     records = []
     k, n = DECODE_SHAPE
-    copies = -(-DECODE_BYTES // (k * n))
+    copies = -(-DECODE_BYTES // format.packed(n, k).nbytes)
     for rows in DECODE_ROWS:
-        linear = Linear(machine, rows, k, n, copies)
+        linear = Linear(machine, format, rows, k, n, copies)
         figures = paired(lambda: float(probe.read(0.02)), linear, float(linear.w.nbytes), seconds)
         records.append({"rows": rows, "k": k, "n": n, **figures})
         show(f"{rows} rows", figures, 1e9, "GB/s")
@@ -105,22 +124,26 @@ def decode(machine: Runtime, probe: Any, seconds: float) -> list[dict[str, Any]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bits", type=int, choices=(8, 4), default=8)
+    parser.add_argument("--group", type=int, choices=int4.GROUPS, default=128)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=2.0, help="per shape")
     parser.add_argument("--json", type=Path, help="write the record here")
     options = parser.parse_args()
     machine = runtime(options.threads)
     probe = native.module().LimitProbe(machine.threads, machine.isa)
-    print(f"{machine.isa}, {machine.threads} threads, activation groups of {GROUP}")
+    print(f"{machine.isa}, {machine.threads} threads, int{options.bits}, groups of {options.group}")
+    format = Format(options.bits, options.group)
     result = {
         "isa": machine.isa,
         "threads": machine.threads,
-        "group": GROUP,
-        "prefill": prefill(machine, probe, options.seconds),
-        "decode": decode(machine, probe, options.seconds),
+        "bits": format.bits,
+        "group": format.group,
+        "prefill": prefill(machine, format, probe, options.seconds),
+        "decode": decode(machine, format, probe, options.seconds),
     }
     if options.json:
-        report.save(options.json.parent, options.json.stem, "python bench/linear_q8.py", result)
+        report.save(options.json.parent, options.json.stem, "python bench/linear.py", result)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@
 
 #include "dispatch.h"
 #include "limit_probe.h"
-#include "pack_q8.h"
-#include "run_linear_q8.h"
+#include "pack_q4.h"
+#include "run_linear.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -50,25 +50,31 @@ void for_each(ThreadPool* pool, int64_t count, const Body& body) {
 
 Source source_of(const Matrix& w, const std::string& type) {
   const bool wide = type == "f32";
-  require(wide || type == "f16" || type == "bf16", "pack_q8: type is '" + type + "'; accepted: f32, f16, bf16");
-  require(w.itemsize() == (wide ? 4u : 2u), "pack_q8: a weight of type " + type + " has " + (wide ? "4" : "2") +
+  require(wide || type == "f16" || type == "bf16", "pack: type is '" + type + "'; accepted: f32, f16, bf16");
+  require(w.itemsize() == (wide ? 4u : 2u), "pack: a weight of type " + type + " has " + (wide ? "4" : "2") +
                                                 "-byte elements, not " + std::to_string(w.itemsize()) +
                                                 " (view bf16 and f16 as uint16)");
   return wide ? Source::kF32 : type == "f16" ? Source::kF16 : Source::kBf16;
 }
 
-void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t panel_begin,
+int64_t packed_size(int64_t n, int64_t k, int64_t group) {
+  return panels_of(n) * (group == 0 ? kPanelColumns * ((k + 3) / 4 * 4) : k / group * q4_group_bytes(group));
+}
+
+void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t group, int64_t panel_begin,
           std::optional<int64_t> panel_end, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
-  PackQ8 p;
+  PackQ4 p;
   p.source = source_of(w, type);
-  p.n = static_cast<int64_t>(w.shape(0)), p.k = static_cast<int64_t>(w.shape(1));
+  p.n = static_cast<int64_t>(w.shape(0)), p.k = static_cast<int64_t>(w.shape(1)), p.group = group;
   const int64_t panels = panels_of(p.n), end = panel_end.value_or(panels);
-  require(p.n > 0 && p.k > 0 && w.stride(1) == 1, "pack_q8: the weight must have rows, columns and contiguous columns");
-  require(static_cast<int64_t>(packed.size()) == panels * kPanelColumns * ((p.k + 3) / 4 * 4) &&
+  require(p.n > 0 && p.k > 0 && w.stride(1) == 1, "pack: the weight must have rows, columns and contiguous columns");
+  require(group == 0 || ((group == 32 || group == 64 || group == 128) && p.k % group == 0),
+          "pack: group must be 0 (int8), or 32, 64 or 128 that divides the columns");
+  require(static_cast<int64_t>(packed.size()) == packed_size(p.n, p.k, group) &&
               static_cast<int64_t>(scale.size()) == panels * kPanelColumns,
-          "pack_q8: packed or scale does not have the size of the packed weight (quant/schemes/int8.py: packed_shape)");
+          "pack: packed or scale does not have the size of the packed weight (quant/schemes: packed_shape)");
   require(0 <= panel_begin && panel_begin <= end && end <= panels,
-          "pack_q8: panels must lie in [0, " + std::to_string(panels) + "]");
+          "pack: panels must lie in [0, " + std::to_string(panels) + "]");
   p.w = static_cast<const uint8_t*>(w.data());
   p.row_bytes = w.stride(0) * static_cast<int64_t>(w.itemsize());
   p.packed = packed.data(), p.scale = scale.data();
@@ -77,7 +83,8 @@ void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, 
   {
     const nb::gil_scoped_release release;
     for_each(pool.get(), end - panel_begin, [&](int64_t i, int) {
-      const int64_t row = table.pack_q8(p, panel_begin + i, panel_begin + i + 1);
+      const int64_t panel = panel_begin + i;
+      const int64_t row = group == 0 ? table.pack_q8(p, panel, panel + 1) : table.pack_q4(p, panel, panel + 1);
       for (int64_t seen = bad.load(); row >= 0 && row < seen && !bad.compare_exchange_weak(seen, row);) {}
     });
   }
@@ -91,9 +98,9 @@ struct Cut {
 };
 
 LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, const Cut& cut, const Bytes& w,
-                     const Floats& w_scale, const std::optional<Floats>& bias, const Output& y, int activation) {
+                     const Floats& w_scale, const std::optional<Floats>& bias, const Output& y, int activation, int64_t group) {
   require(cut.segment.size() == 5 && !cut.begin.empty() && cut.segment[4] + 1 == static_cast<int32_t>(cut.begin.size()),
-          "linear_q8: begin needs one entry more than there are pieces, segment five");
+          "linear: begin needs one entry more than there are pieces, segment five");
   LinearQ8 a;
   a.x = x.data(), a.x_row_bytes = row_bytes, a.scales_offset = scales_offset;
   a.pieces.k = cut.begin.back(), a.pieces.count = cut.segment[4], a.pieces.begin = cut.begin.data();
@@ -103,44 +110,47 @@ LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, c
   a.activation = static_cast<Activation>(activation);
   const int64_t padded = panels_of(a.n) * kPanelColumns;
   require(static_cast<int64_t>(x.size()) >= static_cast<int64_t>(y.shape(0)) * row_bytes &&
-              static_cast<int64_t>(w.size()) == padded * a.pieces.k && static_cast<int64_t>(w_scale.size()) == padded &&
+              static_cast<int64_t>(w.size()) == packed_size(a.n, a.pieces.k, group) &&
+              static_cast<int64_t>(w_scale.size()) == padded &&
               (!bias.has_value() || static_cast<int64_t>(bias->size()) == padded),
-          "linear_q8: x, w, w_scale or bias is smaller than the shape of y needs");
+          "linear: x, w, w_scale or bias is smaller than the shape of y needs");
+  require(group == 0 || a.pieces.count * group == a.pieces.k, "linear: the pieces of an int4 linear must be its groups");
   return a;
 }
 
 void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32_t> begin, std::vector<int32_t> segment,
             Bytes w, Floats w_scale, std::optional<Floats> bias, Output y, int activation, std::vector<int64_t> rows,
-            std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+            int64_t group, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
   const Cut cut{std::move(begin), std::move(segment)};
-  const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation);
+  const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation, group);
   require(rows.size() >= 2 && rows.front() >= 0 && std::is_sorted(rows.begin(), rows.end()) &&
               rows.back() <= static_cast<int64_t>(y.shape(0)),
-          "linear_q8: rows must be ascending cuts inside y");
+          "linear: rows must be ascending cuts inside y");
   const KernelTable& table = kernels(isa);
   const nb::gil_scoped_release release;
   std::shared_ptr<ThreadPool> threads = pool ? pool : std::make_shared<ThreadPool>(1);
   const std::lock_guard lock(threads->running);
-  threads->reserve_scratch((table.linear_q8_scratch(a.pieces.k, a.pieces.count) + 3) / 4);
+  const LinearKind& kind = group == 0 ? kLinearQ8 : kLinearQ4;
+  threads->reserve_scratch(scratch_floats(table, kind, a.pieces));
   for (size_t i = 0; i + 1 < rows.size(); ++i) {
     LinearQ8 span = a;
     span.x += rows[i] * a.x_row_bytes;
     span.y += rows[i] * (a.y_row_bytes / 4);
-    run_linear_q8(table, *threads, nullptr, span, rows[i + 1] - rows[i]);
+    run_linear(table, kind, *threads, nullptr, span, rows[i + 1] - rows[i]);
   }
 }
 
 }  // namespace
 
-void bind_q8(nb::module_& m) {
-  m.def("pack_q8", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "panel_begin"_a = 0, "panel_end"_a = nb::none(),
+void bind_quantized(nb::module_& m) {
+  m.def("pack", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "group"_a = 0, "panel_begin"_a = 0, "panel_end"_a = nb::none(),
         "pool"_a = nb::none(), "isa"_a = "",
-        "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as "
-        "quant/schemes/int8.py "
-        "does; only panels of 64 rows in [panel_begin, panel_end). ValueError where a weight is not finite.");
-  m.def("linear_q8", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a,
-        "y"_a, "activation"_a = 0, "rows"_a, "pool"_a = nb::none(), "isa"_a = "",
-        "The int8 linear kernel on laid-out rows, span by span of the row cuts `rows`");
+        "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as quant/schemes "
+        "does: int8 (group 0) or int4 (32, 64, 128); only panels of 64 rows in [panel_begin, panel_end). ValueError where a "
+        "weight is not finite.");
+  m.def("linear", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a, "y"_a,
+        "activation"_a = 0, "rows"_a, "group"_a = 0, "pool"_a = nb::none(), "isa"_a = "",
+        "The int8 (group 0) or int4 linear kernel on laid-out rows, span by span of the row cuts `rows`");
   nb::class_<LimitProbe>(m, "LimitProbe", "Measures the machine's ceilings; every call takes about `seconds`")
       .def(
           "__init__",
