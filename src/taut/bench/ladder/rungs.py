@@ -69,7 +69,8 @@ def _decoder(has_attention: bool, precisions: Sequence[str]) -> list[Rung]:
     if has_attention:
         found.append(Rung("flash", "int8 + fusion + flash attention", "int8", True, flash))
     if narrow := [name for name in _INT4 if name in precisions]:
-        found.append(Rung("int4", f"{narrow[0]} + all of these", narrow[0], True, flash))
+        flashed = " + flash attention" if has_attention else ""
+        found.append(Rung("int4", f"{narrow[0]} + fusion{flashed}", narrow[0], True, flash))
     return found
 
 
