@@ -96,14 +96,17 @@ def speed_table() -> str:
 
 
 def peers() -> list[str]:
+    """One sentence for each decoder peer that bench/peers/run.py has measured."""
     lines = []
-    for path in sorted(RECORDS.glob("against-llamacpp-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        ratio, load = record["result"]["ratio"], record["result"]["load"]
-        lines.append(
-            f"Beside llama.cpp Q8_0, alternately, on the same weights ({record['command'].split()[-1]}, batch {load['batch']}): "
-            f"prefill {ratio['prefill']:.2f} ×, decode {ratio['decode']:.2f} × as fast, {ratio['rss']:.2f} × the memory."
-        )
+    for path in sorted(RECORDS.glob("peers-decoder-*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))["result"]
+        for one in result["comparisons"]:
+            ratio, where = one["ratio"], f"{result['model']}, batch {result['load']['batch']}"
+            lines.append(
+                f"Beside {one['system']} {one['variant'].upper()}, alternately, on the same weights ({where}): "
+                f"prefill {ratio['prefill_tokens_per_s']:.2f} ×, decode {ratio['decode_ms']:.2f} × as fast, "
+                f"{1 / ratio['rss_bytes']:.2f} × the memory."
+            )
     return lines
 
 

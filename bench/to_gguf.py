@@ -1,6 +1,6 @@
-"""A llama folder as a Q8_0 GGUF for llama.cpp, so that both engines run the same weights. No torch.
+"""A llama folder as a GGUF for llama.cpp, so that both engines run the same weights. No torch.
 
-python bench/to_gguf.py .models/smollm2-1.7b .models/smollm2-1.7b.q8_0.gguf
+python bench/to_gguf.py .models/smollm2-1.7b .models/smollm2-1.7b.q8_0.gguf [--type bf16|f32|q8_0]
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ LAYER = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-Q8_0 = gguf.GGMLQuantizationType.Q8_0
+TYPES = {
+    "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
+    "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
+    "f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
+}
 
 
 def gguf_name(name: str) -> str:
@@ -46,7 +50,7 @@ def interleaved(w: np.ndarray, heads: int) -> np.ndarray:
     return w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
 
 
-def metadata(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+def metadata(writer: gguf.GGUFWriter, config: dict[str, Any], file_type: gguf.LlamaFileType) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -57,7 +61,7 @@ def metadata(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(file_type)
 
 
 def tokenizer(writer: gguf.GGUFWriter) -> None:
@@ -78,22 +82,22 @@ def tokenizer(writer: gguf.GGUFWriter) -> None:
             put[field.types[0]](key, field.contents())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args()
-    source = checkpoint.open(options.folder)
+def convert(folder: str, out: Path, kind: str) -> None:
+    """Write `folder` as the GGUF `out`; matrices as `kind` of TYPES, vectors as fp32."""
+    quantization, file_type = TYPES[kind]
+    source = checkpoint.open(folder)
     config = source.config
-    writer = gguf.GGUFWriter(options.out, "llama")
-    metadata(writer, config)
+    writer = gguf.GGUFWriter(out, "llama")
+    metadata(writer, config, file_type)
     tokenizer(writer)
     for name, info in source.tensors.items():
         if len(info.shape) == 1:
             writer.add_tensor_info(gguf_name(name), info.shape, np.dtype(np.float32), 4 * info.shape[0])
+        elif kind == "f32":
+            writer.add_tensor_info(gguf_name(name), info.shape, np.dtype(np.float32), 4 * int(np.prod(info.shape)))
         else:
-            packed = gguf.quant_shape_to_byte_shape(info.shape, Q8_0)
-            writer.add_tensor_info(gguf_name(name), packed, np.dtype(np.uint8), int(np.prod(packed)), raw_dtype=Q8_0)
+            packed = gguf.quant_shape_to_byte_shape(info.shape, quantization)
+            writer.add_tensor_info(gguf_name(name), packed, np.dtype(np.uint8), int(np.prod(packed)), raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -106,8 +110,17 @@ def main() -> None:
         for part, count in heads.items():
             if part in gguf_name(name):
                 w = interleaved(w, count)
-        writer.write_tensor_data(gguf.quants.quantize(w, Q8_0))
+        writer.write_tensor_data(gguf.quants.quantize(w, quantization))
     writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--type", choices=TYPES, default="q8_0")
+    options = parser.parse_args()
+    convert(options.folder, options.out, options.type)
     print(f"{options.out}: {options.out.stat().st_size / 1e9:.2f} GB")
 
 

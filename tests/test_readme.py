@@ -22,6 +22,7 @@ DOCUMENTS = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/benchmarks.md",
     "docs/dependencies.md",
     "docs/log.md",
 )

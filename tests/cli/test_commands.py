@@ -340,7 +340,8 @@ def test_a_switch_that_says_neither_yes_nor_no(
 
 
 @pytest.mark.parametrize(
-    "command", ["", "serve", "chat", "generate", "embed", "inspect", "limits", "bench", "bench latency", "bench encoder"]
+    "command",
+    ["", "serve", "chat", "generate", "embed", "inspect", "limits", "bench", "bench latency", "bench encoder", "bench ladder"],
 )
 def test_help_reads_well(command: str) -> None:
     text = run(*command.split(), "--help", COLUMNS="300").output

@@ -20,15 +20,16 @@ _BURST_S = 1.0  # a repetition runs batches for about this long between two meas
 
 @dataclass(frozen=True)
 class Load:
-    """Batches of `batch` sequences of `length` tokens, for `reps` repetitions of about a second, five batches at least."""
+    """Batches of `batch` sequences of `length` tokens, for `reps` repetitions of about a second, `least` batches at least."""
 
     length: int = 512
     batch: int = 1
     reps: int = 5
+    least: int = 5
 
     def __post_init__(self) -> None:
-        if min(self.length, self.batch, self.reps) < 1:
-            raise UsageError(f"length, batch and reps must be at least 1, not {self}")
+        if min(self.length, self.batch, self.reps, self.least) < 1:
+            raise UsageError(f"length, batch, reps and least must be at least 1, not {self}")
 
 
 def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     for _ in range(2):
         subject.engine.embed(batch)
     _, peak = rss_bytes()  # of loading and running; measuring the limits takes memory of its own
-    pairs = list(around(measure, load.reps, lambda: _burst(subject, batch)))
+    pairs = list(around(measure, load.reps, lambda: _burst(subject, batch, load.least)))
     work = count(subject.plan, subject.weights, batch, 0.0)
     times = [seconds for burst, _ in pairs for seconds in burst]
     shares = [share(work, limits, subject.plan.precision, statistics.median(burst)) for burst, limits in pairs]
@@ -63,13 +64,14 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
         "rss_bytes": rss,
         "peak_rss_bytes": peak,
         "limits": dict(middle([limits for _, limits in pairs])),
+        "repetitions": [{"batches_s": burst, "of_limit": part} for (burst, _), part in zip(pairs, shares, strict=True)],
     }
 
 
-def _burst(subject: Subject, batch: Batch) -> list[float]:
+def _burst(subject: Subject, batch: Batch, least: int) -> list[float]:
     """Seconds of each batch of one repetition."""
     times: list[float] = []
-    while len(times) < 5 or sum(times) < _BURST_S:
+    while len(times) < least or sum(times) < _BURST_S:
         start = time.perf_counter()
         subject.engine.embed(batch)
         times.append(time.perf_counter() - start)

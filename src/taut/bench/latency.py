@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.bench.probe import Measure, Subject, around, middle, rss_bytes, share
+from taut.bench.probe import Limits, Measure, Subject, around, middle, rss_bytes, share
 from taut.bench.work import Work, count
 from taut.engine.batch import Batch, Part, concatenate
 from taut.engine.kv_cache import blocks_for
@@ -19,6 +19,7 @@ from taut.engine.sampler import RowChoice
 from taut.errors import UsageError
 
 Ints = NDArray[np.int64]
+_WARM_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,13 @@ class Load:
 @dataclass(frozen=True)
 class _Timing:
     prefill_s: float
-    decode_s: float
+    steps_s: list[float]
     prefill_work: Work
     decode_work: Work
+
+    @property
+    def decode_s(self) -> float:
+        return statistics.median_high(self.steps_s)
 
 
 def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
@@ -61,32 +66,42 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     tables = [subject.pool.take(blocks_for(total_len)) for _ in range(load.batch)]
     try:
         rng = np.random.default_rng(0)
-        _repetition(subject, load, tables, rng)  # warm-up: pages are committed, caches filled
-        _, peak = rss_bytes()  # of loading and of a whole repetition; measuring the limits takes memory of its own
+        _repetition(subject, replace(load, gen=min(load.gen, _WARM_STEPS)), tables, rng)  # pages are committed, caches filled
+        _, peak = rss_bytes()  # of loading, prefill and some steps; measuring the limits takes memory of its own
         pairs = list(around(measure, load.reps, lambda: _repetition(subject, load, tables, rng)))
     finally:
         for table in tables:
             subject.pool.release(table)
-    precision = subject.plan.precision
-    shares = {
-        "prefill": statistics.median(share(t.prefill_work, limits, precision, t.prefill_s) for t, limits in pairs),
-        "decode": statistics.median(share(t.decode_work, limits, precision, t.decode_s) for t, limits in pairs),
-    }
     rss, _ = rss_bytes()
+    repetitions = [_recorded(timing, limits, subject.plan.precision) for timing, limits in pairs]
     return {
         "model": subject.name,
-        "precision": precision,
+        "precision": subject.plan.precision,
         "prompt": load.prompt,
         "gen": load.gen,
         "batch": load.batch,
         "prefill_tokens_per_s": load.batch * load.prompt / statistics.median(t.prefill_s for t, _ in pairs),
         "decode_ms": 1e3 * statistics.median(t.decode_s for t, _ in pairs),
-        "of_limit": shares,
+        "of_limit": {name: statistics.median(one["of_limit"][name] for one in repetitions) for name in ("prefill", "decode")},
         "decode_bytes": pairs[-1][0].decode_work.weight_bytes + pairs[-1][0].decode_work.kv_bytes,
         "rss_bytes": rss,
         "peak_rss_bytes": peak,
         "limits": dict(middle([limits for _, limits in pairs])),
-        "repetitions": [{"prefill_s": t.prefill_s, "decode_s": t.decode_s, "read_gb_s": lim["read_gb_s"]} for t, lim in pairs],
+        "repetitions": repetitions,
+    }
+
+
+def _recorded(timing: _Timing, limits: Limits, precision: str) -> dict[str, Any]:
+    """One repetition for the record: its times and its shares of the limits of that moment."""
+    return {
+        "prefill_s": timing.prefill_s,
+        "decode_s": timing.decode_s,
+        "steps_s": timing.steps_s,
+        "of_limit": {
+            "prefill": share(timing.prefill_work, limits, precision, timing.prefill_s),
+            "decode": share(timing.decode_work, limits, precision, timing.decode_s),
+        },
+        "read_gb_s": limits["read_gb_s"],
     }
 
 
@@ -105,9 +120,8 @@ def _repetition(subject: Subject, load: Load, tables: Sequence[list[int]], rng: 
         ids = rng.integers(0, subject.vocab_size, load.batch)  # (batch,)
         batch = concatenate([Part([int(token)], position, table) for token, table in zip(ids, tables, strict=True)])
         steps.append(_step(subject, batch))
-    steps.sort(key=lambda step: step[0])
-    decode_s, decode_work = steps[len(steps) // 2]
-    return _Timing(prefill_s, decode_s, prefill_work, decode_work)
+    by_time = sorted(steps, key=lambda step: step[0])
+    return _Timing(prefill_s, [seconds for seconds, _ in steps], prefill_work, by_time[len(by_time) // 2][1])
 
 
 def _step(subject: Subject, batch: Batch) -> tuple[float, Work]:

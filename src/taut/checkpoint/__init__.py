@@ -8,7 +8,7 @@ from __future__ import annotations
 from taut.checkpoint.chat_template import ChatTemplate
 from taut.checkpoint.config_json import rope_parameters
 from taut.checkpoint.pooling import Pooling
-from taut.checkpoint.reader import ALIASES, Checkpoint, open
+from taut.checkpoint.reader import ALIASES, Checkpoint, folder_of, open
 from taut.checkpoint.stream import TokenStream
 from taut.checkpoint.tensors import TensorInfo
 from taut.checkpoint.tokenizer import Tokenizer
@@ -21,6 +21,7 @@ __all__ = [
     "TensorInfo",
     "TokenStream",
     "Tokenizer",
+    "folder_of",
     "open",
     "rope_parameters",
 ]

@@ -109,6 +109,12 @@ def open(ref: str) -> Checkpoint:  # the stage's verb, as in `checkpoint.open`
     return checkpoint
 
 
+def folder_of(ref: str) -> Path | None:
+    """The Hugging Face folder that `ref` names; None for a GGUF file. Raises like `open`."""
+    path, _ = _locate(ref)
+    return path if path.is_dir() and _only_gguf(path) is None else None
+
+
 def _locate(ref: str) -> tuple[Path, str]:
     """(path, short name). An existing path wins over a hub id of the same spelling; an alias wins over both."""
     if not ref or "\0" in ref:

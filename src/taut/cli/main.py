@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from taut import env
-from taut.cli import bench_encoder, bench_latency, chat, embed, generate, inspect, limits, serve, values
+from taut.cli import bench_encoder, bench_ladder, bench_latency, chat, embed, generate, inspect, limits, serve, values
 from taut.cli.console import print_error
 from taut.cli.options import grouped
 from taut.errors import RequestError, TautError, UsageError
@@ -53,6 +53,7 @@ for module in (serve, chat, generate, embed, inspect, limits):
     app.command(module.__name__.rpartition(".")[2], cls=Command)(grouped(module.command))
 bench.command("latency", cls=Command)(grouped(bench_latency.command))
 bench.command("encoder", cls=Command)(grouped(bench_encoder.command))
+bench.command("ladder", cls=Command)(grouped(bench_ladder.command))
 app.add_typer(bench)
 
 

@@ -9,9 +9,9 @@ one, so that an error there cannot hide here. Nothing of it is used when serving
 
 from __future__ import annotations
 
+from taut.quality.texts import pydoc_text, pydoc_windows, sentences
 from taut.testing.differential import Difference, compare, difference, ragged
 from taut.testing.models import NAMES, make, tiny
-from taut.testing.texts import pydoc_text, pydoc_windows, sentences
 
 __all__ = [
     "NAMES",

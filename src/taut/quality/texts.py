@@ -25,15 +25,15 @@ def pydoc_text() -> str:
 
 
 def pydoc_windows(tokenizer: _Tokenizer, windows: int, length: int) -> NDArray[np.int32]:
-    """(windows, length) token ids: consecutive pieces of `pydoc_text`, each behind the tokenizer's BOS."""
-    assert tokenizer.bos_id is not None
-    body_len = length - 1
+    """(windows, length) token ids: consecutive pieces of `pydoc_text`, each behind the tokenizer's BOS where it has one."""
+    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    body_len = length - len(start)
     # Tokenizing a part is enough; 12 characters a token is more than any text here has.
     text = pydoc_text()[: windows * body_len * 12 + 1000]
     body = np.asarray(tokenizer.encode(text, add_special=False, parse_special=False), np.int32)[: windows * body_len]
     assert len(body) == windows * body_len, "the help topics are too short for that many windows"
-    bos = np.full((windows, 1), tokenizer.bos_id, np.int32)
-    return np.concatenate([bos, body.reshape(windows, body_len)], axis=1)
+    starts = np.tile(np.array(start, np.int32), (windows, 1))
+    return np.concatenate([starts, body.reshape(windows, body_len)], axis=1)
 
 
 def sentences(count: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""One file per system, with the exports that common.py names."""
