@@ -30,6 +30,25 @@ TAUT_FN f32x16 exp(f32x16 x) {
   return mul(mul(p, s0), s1);
 }
 
+// exp(x) for x <= 0 where results below 2^-126 may be 0 (softmax): the same bits as exp in a third fewer steps, because 2^n goes into the
+// exponent's bits at once.
+TAUT_FN f32x16 exp_negative(f32x16 x) {
+  const f32x16 lowest = set1(-0x1.5d58ap+6f);  // -87.3365: e^x >= 2^-126
+  const f32x16 magic = set1(12582912.0f);
+  const f32x16 t = fma(x, set1(0x1.715476p+0f), magic);
+  const f32x16 n = sub(t, magic);
+  f32x16 r = fma(n, set1(-0x1.62e4p-1f), x);
+  r = fma(n, set1(-0x1.7f7d1cp-20f), r);
+  f32x16 p = set1(0x1.6a2434p-10f);
+  p = fma(p, r, set1(0x1.1239e2p-7f));
+  p = fma(p, r, set1(0x1.5558f2p-5f));
+  p = fma(p, r, set1(0x1.555492p-3f));
+  p = fma(p, r, set1(0x1.fffffcp-2f));
+  p = fma(p, r, set1(1.0f));
+  p = fma(p, r, set1(1.0f));
+  return select(lt(lowest, x), as_f32(add_i32(as_i32(p), shift_left<23>(as_i32(t)))), max(zero(), x));  // NaN: itself
+}
+
 // erf x = sign(x) (1 - exp(-|x| Q(|x|))): Q fits -ln(erfc t) / t on [0, 4]; absolute error below 1.5e-7.
 TAUT_FN f32x16 erf(f32x16 x) {
   const f32x16 t = min(set1(4.0f), abs(x));

@@ -242,6 +242,7 @@ def test_the_wrong_kind_of_model(loads: dict[str, Any], command: str, kind: Any)
 def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) -> None:
     loads["model"] = decoder
     flags = "--precision fp32 --threads 2 --memory 4GiB --max-context 99 --executor reference --disable-pass a --disable-pass b --exact"
+    flags += " --attention plain"
     ok("inspect", "some/model", *flags.split())
     expected = {
         "precision": "fp32",
@@ -249,6 +250,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
         "memory_bytes": 4 * 2**30,
         "max_context": 99,
         "executor": "reference",
+        "attention": "plain",
         "disable_passes": ("a", "b"),
         "exact": True,
         "progress": None,
@@ -256,6 +258,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     assert loads["ref"] == "some/model"
     assert loads["options"] == expected
     twins = {"PRECISION": "fp32", "THREADS": "2", "MEMORY": "4GiB", "MAX_CONTEXT": "99", "EXECUTOR": "reference", "EXACT": "1"}
+    twins["ATTENTION"] = "plain"
     result = run("inspect", "some/model", TAUT_DISABLE_PASS="a b", **{f"TAUT_{name}": value for name, value in twins.items()})
     assert result.exit_code == 0, result.output
     assert loads["options"] == expected
@@ -302,6 +305,7 @@ def said(result: Result) -> str:
         (["inspect", "m", "--max-context", "1.5"], "'1.5' is given; a whole number of at least 1 is accepted"),
         (["inspect", "m", "--precision", "int4"], "'int4' is given; int8 or fp16 or bf16 or fp32 is accepted"),
         (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
+        (["inspect", "m", "--attention", "fast"], "'fast' is given; auto or flash or plain is accepted"),
         (["inspect", "m", "--disable-pass", ""], "'' is given; text of at least one character is accepted"),
         (["generate", "m", "x", "--temperature", "3"], "'3' is given; a number from 0 to 2 is accepted"),
         (["generate", "m", "x", "--temperature", "nan"], "'nan' is given; a number from 0 to 2 is accepted"),
