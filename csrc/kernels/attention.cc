@@ -76,7 +76,7 @@ struct Chunk {
   TAUT_MEMBER int64_t row_begin_of_key(int64_t key) const { return key > first_position ? (key - first_position) * group : 0; }
 };
 
-TAUT_FN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
+TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
   const KvLayer& kv = c.keys.kv;
   for (int64_t tile = 0; tile < c.tiles; ++tile) {
     float* scores = s.tile_scores(tile);
@@ -121,7 +121,7 @@ TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const Attenti
   return s.values;
 }
 
-TAUT_FN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
+TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
   if (direct) {
     const auto quads = [&](int64_t tile) { return c.values.quads(tile); };
     for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});

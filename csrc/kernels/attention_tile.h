@@ -142,13 +142,15 @@ TAUT_FN void settle(const AttentionState& s, float* tile, int64_t begin, int64_t
 }
 
 // The first `tiles` tiles of a row's scores become weights p * value scale (scaled: from s.value_scale).
-TAUT_FN void weigh(const AttentionState& s, int64_t row, int64_t tiles, bool scaled) {
+TAUT_OWN static void weigh(const AttentionState& s, int64_t row, int64_t tiles, bool scaled) {
   const float row_largest = reduce_max(load(s.lanes + row * 16));
   const f32x16 largest = set1(row_largest);
+  const float* constants = exp_constants();
   f32x16 total = zero();
   for (int64_t tile = 0; tile < tiles; ++tile) {
     float* scores = s.tile_scores(tile) + row * kTileKeys;
-    f32x16 a = exp_negative(sub(load(scores), largest)), b = exp_negative(sub(load(scores + 16), largest));
+    f32x16 a = exp_negative(sub(load(scores), largest), constants),
+           b = exp_negative(sub(load(scores + 16), largest), constants);
     total = add(total, add(a, b));
     if (scaled) {  // scales of unseen keys may be anything, but nobody reads their weights
       a = mul(a, load(s.value_scale + tile * kTileKeys));
@@ -213,10 +215,11 @@ struct OutputTiles {
 
 // Sums of earlier chunks take in those of the next: m' = max(m, m_c); a = exp(m - m'), b = exp(m_c - m');
 // l = l * a + l_c * b;  o_d = o_d * a + o_cd * b (the first product fused).
-TAUT_FN void join(const Sums& sums, const Sums& next, int64_t padded, int64_t row_begin, int64_t row_end) {
+TAUT_OWN static void join(const Sums& sums, const Sums& next, int64_t padded, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float before = sums.largest[row], here = next.largest[row], largest = here > before ? here : before;
-    const f32x16 a = exp_negative(set1(before - largest)), b = exp_negative(set1(here - largest));
+    const f32x16 a = exp_negative(set1(before - largest), exp_constants()),
+                 b = exp_negative(set1(here - largest), exp_constants());
     float factors[32];
     store(factors, a);
     store(factors + 16, b);

@@ -31,22 +31,35 @@ TAUT_FN f32x16 exp(f32x16 x) {
 }
 
 // exp(x) for x <= 0 where results below 2^-126 may be 0 (softmax): the same bits as exp in a third fewer steps, because 2^n goes into the
-// exponent's bits at once.
-TAUT_FN f32x16 exp_negative(f32x16 x) {
-  const f32x16 lowest = set1(-0x1.5d58ap+6f);  // -87.3365: e^x >= 2^-126
-  const f32x16 magic = set1(12582912.0f);
-  const f32x16 t = fma(x, set1(0x1.715476p+0f), magic);
-  const f32x16 n = sub(t, magic);
-  f32x16 r = fma(n, set1(-0x1.62e4p-1f), x);
-  r = fma(n, set1(-0x1.7f7d1cp-20f), r);
-  f32x16 p = set1(0x1.6a2434p-10f);
-  p = fma(p, r, set1(0x1.1239e2p-7f));
-  p = fma(p, r, set1(0x1.5558f2p-5f));
-  p = fma(p, r, set1(0x1.555492p-3f));
-  p = fma(p, r, set1(0x1.fffffcp-2f));
-  p = fma(p, r, set1(1.0f));
-  p = fma(p, r, set1(1.0f));
-  return select(lt(lowest, x), as_f32(add_i32(as_i32(p), shift_left<23>(as_i32(t)))), max(zero(), x));  // NaN: itself
+// exponent's bits at once. Its constants are operands in memory: 16 registers do not hold them beside a loop's own values, and GCC
+// would keep them on the stack. `constants` comes from exp_constants, outside of the loop.
+#define TAUT_LANES(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+alignas(64) static const float kExpConstants[] = {
+    TAUT_LANES(0x1.715476p+0f),  TAUT_LANES(12582912.0f),    TAUT_LANES(-0x1.62e4p-1f),  TAUT_LANES(-0x1.7f7d1cp-20f),
+    TAUT_LANES(0x1.6a2434p-10f), TAUT_LANES(0x1.1239e2p-7f), TAUT_LANES(0x1.5558f2p-5f), TAUT_LANES(0x1.555492p-3f),
+    TAUT_LANES(0x1.fffffcp-2f),  TAUT_LANES(1.0f),           TAUT_LANES(-0x1.5d58ap+6f),  // -87.3365: e^x >= 2^-126
+};
+#undef TAUT_LANES
+
+TAUT_FN const float* exp_constants() {
+  const float* constants = kExpConstants;
+  asm("" : "+r"(constants));  // the compiler no longer knows the values, and so leaves them where they are
+  return constants;
+}
+
+TAUT_FN f32x16 exp_negative(f32x16 x, const float* constants) {
+  const auto constant = [constants](int i) __attribute__((always_inline)) { return load(constants + 16 * i); };
+  const f32x16 t = fma(x, constant(0), constant(1));
+  const f32x16 n = sub(t, constant(1));
+  f32x16 r = fma(n, constant(2), x);
+  r = fma(n, constant(3), r);
+  f32x16 p = fma(constant(4), r, constant(5));
+  p = fma(p, r, constant(6));
+  p = fma(p, r, constant(7));
+  p = fma(p, r, constant(8));
+  p = fma(p, r, constant(9));
+  p = fma(p, r, constant(9));
+  return select(lt(constant(10), x), as_f32(add_i32(as_i32(p), shift_left<23>(as_i32(t)))), max(zero(), x));  // NaN: itself
 }
 
 // erf x = sign(x) (1 - exp(-|x| Q(|x|))): Q fits -ln(erfc t) / t on [0, 4]; absolute error below 1.5e-7.
