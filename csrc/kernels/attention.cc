@@ -64,6 +64,10 @@ struct Chunk {
   TAUT_MEMBER int64_t visible(int64_t row, int64_t tile) const {
     return least(first_position + row / group - (first_key + tile * kTileKeys) + 1, kTileKeys);
   }
+  // Tiles of which a row sees something.
+  TAUT_MEMBER int64_t tiles_of(int64_t row) const {
+    return least((first_position + row / group - first_key) / kTileKeys + 1, tiles);
+  }
   // Rows before it see nothing of the tile.
   TAUT_MEMBER int64_t row_begin(int64_t tile) const {
     const int64_t unseen = first_key + tile * kTileKeys - first_position;
@@ -102,12 +106,12 @@ TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
   }
 }
 
-// The tile's values as [32][padded] float: unpacked into the scratch, or float slots used where they lie.
-TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const AttentionState& s) {
+// The tile's values as [32][padded] float: unpacked into `place`, or float slots used where they lie.
+TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const AttentionState& s, float* place) {
   const int64_t d = s.head_dim;
   if (slots.kv.int8) {
-    unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, s.values);
-    return s.values;
+    unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, place);
+    return place;
   }
   const float* v = slots.floats(tile);
   if (s.padded == d) {
@@ -115,10 +119,10 @@ TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const Attenti
   }
   for (int64_t t = 0; t < kTileKeys; ++t) {
     for (int64_t i = 0; i < d; i += 16) {
-      store(s.values + t * s.padded + i, load_n(v + t * d + i, d - i));
+      store(place + t * s.padded + i, load_n(v + t * d + i, d - i));
     }
   }
-  return s.values;
+  return place;
 }
 
 TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
@@ -127,18 +131,23 @@ TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct)
     for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});
     return;
   }
-  for (int64_t tile = 0; tile < c.tiles; ++tile) {
-    if (tile + 1 < c.tiles && c.keys.kv.int8) {
-      c.values.fetch(tile + 1);
+  for (int64_t first = 0; first < c.tiles; first += kValueTiles) {
+    const int64_t end = least(first + kValueTiles, c.tiles);
+    const float* loaded[kValueTiles];
+    for (int64_t tile = first; tile < end; ++tile) {
+      if (tile + 1 < c.tiles && c.keys.kv.int8) {
+        c.values.fetch(tile + 1);
+      }
+      loaded[tile - first] = load_values(c.values, tile, s, s.values + (tile - first) * kTileKeys * s.padded);
     }
-    const float* loaded = load_values(c.values, tile, s);
-    const auto values = [=](int64_t) { return loaded; };
+    const auto values = [&](int64_t tile) { return loaded[tile - first]; };
     using Tiles = OutputTiles<decltype(values)>;
-    const int64_t begin = c.row_begin(tile), whole = c.row_whole(tile);
+    const int64_t begin = c.row_begin(first), whole = c.row_whole(end - 1);
     for (int64_t row = begin; row < whole; row += c.group) {  // the rows of one token see equally far
-      for_row_tiles(row, row + c.group, Tiles{s, tile, tile + 1, c.visible(row, tile), values, s.padded});
+      const int64_t last = least(c.tiles_of(row), end) - 1;
+      for_row_tiles(row, row + c.group, Tiles{s, first, last + 1, c.visible(row, last), values, s.padded});
     }
-    for_row_tiles(begin > whole ? begin : whole, c.rows, Tiles{s, tile, tile + 1, kTileKeys, values, s.padded});
+    for_row_tiles(begin > whole ? begin : whole, c.rows, Tiles{s, first, end, kTileKeys, values, s.padded});
   }
 }
 
@@ -161,8 +170,7 @@ TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, Attenti
   begin_chunk(s, begin);
   score_tiles(c, s, direct);
   for (int64_t row = begin; row < s.rows; ++row) {
-    const int64_t seen = c.first_position + row / group - c.first_key + 1;
-    weigh(s, row, least((seen + kTileKeys - 1) / kTileKeys, c.tiles), kv.int8);
+    weigh(s, row, c.tiles_of(row), kv.int8);
   }
   output_tiles(c, s, direct);
   return begin;

@@ -7,8 +7,8 @@ namespace taut::TAUT_ISA_NS {
 
 constexpr int64_t kDirectRows = 3;
 
-// What stays in AVX2's 16 registers.
-constexpr int direct_vectors(int rows) { return rows <= 2 ? 2 : 1; }
+// Chains of fused multiply-adds that keep the units busy, as far as AVX2's 16 registers hold them.
+constexpr int direct_vectors(int rows) { return rows == 1 ? 4 : 2; }
 
 // Byte j of every lane's four, as floats.
 template <int J>
@@ -21,10 +21,14 @@ TAUT_FN f32x16 quad_value(i32x16 quads) {
 }
 
 template <int J, int R, int C, int kLdx>
-TAUT_FN void direct_step(f32x16 (&acc)[R][C], const float* x, const i32x16 (&quads)[C]) {
+TAUT_FN void direct_step(f32x16 (&acc)[R][C], const float* x, const int8_t* w) {
+  asm("" : "+r"(w));  // loaded anew for every J: 4 bytes of a lane in a register for long are a register less
 #pragma GCC unroll 4
   for (int c = 0; c < C; ++c) {
-    const f32x16 value = quad_value<J>(quads[c]);
+    const f32x16 value = quad_value<J>(load_i32(w + 64 * c));
+    if (R > 2) {
+      asm("" : "+r"(x));  // likewise: broadcasts of three rows, kept for the next c, would be one register too many
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       acc[r][c] = fma(set1(x[r * kLdx + J]), value, acc[r][c]);
@@ -37,28 +41,23 @@ TAUT_FN void direct_step(f32x16 (&acc)[R][C], const float* x, const i32x16 (&qua
 template <int R, int C, int kLdx>
 TAUT_FN void direct_fma(f32x16 (&acc)[R][C], const float* x, const int8_t* w, int64_t row_bytes, int64_t k, int64_t ahead) {
   int64_t i = 0;
-  i32x16 quads[C];
   for (; i + 4 <= k; i += 4, w += row_bytes) {
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      quads[c] = load_i32(w + 64 * c);
       prefetch(w + ahead + 64 * c);
     }
-    direct_step<0, R, C, kLdx>(acc, x + i, quads);
-    direct_step<1, R, C, kLdx>(acc, x + i, quads);
-    direct_step<2, R, C, kLdx>(acc, x + i, quads);
-    direct_step<3, R, C, kLdx>(acc, x + i, quads);
+    direct_step<0, R, C, kLdx>(acc, x + i, w);
+    direct_step<1, R, C, kLdx>(acc, x + i, w);
+    direct_step<2, R, C, kLdx>(acc, x + i, w);
+    direct_step<3, R, C, kLdx>(acc, x + i, w);
   }
   if (i < k) {
-    for (int c = 0; c < C; ++c) {
-      quads[c] = load_i32(w + 64 * c);
-    }
-    direct_step<0, R, C, kLdx>(acc, x + i, quads);
+    direct_step<0, R, C, kLdx>(acc, x + i, w);
     if (i + 1 < k) {
-      direct_step<1, R, C, kLdx>(acc, x + i, quads);
+      direct_step<1, R, C, kLdx>(acc, x + i, w);
     }
     if (i + 2 < k) {
-      direct_step<2, R, C, kLdx>(acc, x + i, quads);
+      direct_step<2, R, C, kLdx>(acc, x + i, w);
     }
   }
 }
@@ -73,7 +72,7 @@ struct DirectScores {
   template <int R>
   TAUT_OWN void operator()(int64_t row) const {
     if constexpr (R <= kDirectRows) {
-      constexpr int C = direct_vectors(R);
+      constexpr int C = 2;
       for (int column = 0; column < kTileKeys; column += 16 * C) {
         f32x16 acc[R][C];
         tile_zero(acc);
@@ -109,7 +108,7 @@ struct DirectOutput {
       for (; d + 16 * C <= s.padded; d += 16 * C) {
         run<R, C>(row, d);
       }
-      if (d < s.padded) {
+      for (; d < s.padded; d += 16) {
         run<R, 1>(row, d);
       }
     }

@@ -15,7 +15,7 @@ TAUT_FN void load_keys(const float* k, int64_t stride, int64_t n, const Attentio
   }
 }
 
-// Values of n tokens to [32][padded].
+// Values of n tokens to [n][padded].
 TAUT_FN void load_values(const float* v, int64_t stride, int64_t n, const AttentionState& s) {
   for (int64_t t = 0; t < n; ++t) {
     for (int64_t i = 0; i < s.head_dim; i += 16) {
@@ -25,16 +25,11 @@ TAUT_FN void load_values(const float* v, int64_t stride, int64_t n, const Attent
 }
 
 TAUT_FN void output(const float* v, int64_t stride, int64_t tiles, int64_t last_keys, const AttentionState& s) {
-  if (s.padded == s.head_dim) {  // where they lie, in one sweep: the sums stay in registers
-    const auto values = [=](int64_t tile) { return v + tile * kTileKeys * stride; };
-    for_row_tiles(0, s.rows, OutputTiles<decltype(values)>{s, 0, tiles, last_keys, values, stride});
-    return;
-  }
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const int64_t n = tile + 1 < tiles ? kTileKeys : last_keys;
-    load_values(v + tile * kTileKeys * stride, stride, n, s);
-    const auto values = [&](int64_t) { return s.values; };
-    for_row_tiles(0, s.rows, OutputTiles<decltype(values)>{s, tile, tile + 1, n, values, s.padded});
+  for (int64_t tile = 0; tile < tiles; tile += kValueTiles) {
+    const int64_t end = least(tile + kValueTiles, tiles), n = end < tiles ? kTileKeys : last_keys;
+    load_values(v + tile * kTileKeys * stride, stride, (end - tile - 1) * kTileKeys + n, s);
+    const auto values = [&](int64_t t) { return s.values + (t - tile) * kTileKeys * s.padded; };
+    for_row_tiles(0, s.rows, OutputTiles<decltype(values)>{s, tile, end, n, values, s.padded});
   }
 }
 

@@ -13,7 +13,8 @@
 namespace taut::TAUT_ISA_NS {
 
 constexpr int kTileKeys = static_cast<int>(kBlockTokens);
-constexpr int kChunk = 64;  // columns of a chunk of queries: a constant stride (tile.h)
+constexpr int kChunk = 64;          // columns of a chunk of queries: a constant stride (tile.h)
+constexpr int64_t kValueTiles = 2;  // of values in L1 at once: a sweep over more keys loads and stores the sums less often
 constexpr float kMinusInfinity = -__builtin_inff();
 
 TAUT_FN int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -40,7 +41,7 @@ struct AttentionState {
   float* q = nullptr;                // [chunks of 64][rows][64]
   Sums sums;                         // of the chunk
   float* keys = nullptr;             // [head_dim][32], one tile
-  float* values = nullptr;           // [32][padded], one tile
+  float* values = nullptr;           // [tile][32][padded], kValueTiles of them
   float* lanes = nullptr;            // [rows][16], largest scores so far
   float* value_scale = nullptr;      // [tiles][32]
   float* scores = nullptr;           // [tiles][rows][32]
@@ -51,7 +52,7 @@ struct AttentionState {
 // Floats of scratch without the scores and value scales, which come last: tiles * 32 * (rows + 1).
 TAUT_FN int64_t state_floats(int64_t head_dim, int64_t rows) {
   return rows * round_up(head_dim, kChunk) + 2 * sums_floats(head_dim, rows) +
-         kTileKeys * (round_up(head_dim, 4) + round_up(head_dim, 16)) + 16 * rows;
+         kTileKeys * (round_up(head_dim, 4) + kValueTiles * round_up(head_dim, 16)) + 16 * rows;
 }
 
 // `joined` gets a place of its own beside s.sums.
@@ -67,7 +68,7 @@ TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows
   joined = sums_at(next, head_dim, rows);
   s.keys = next + sums_floats(head_dim, rows);
   s.values = s.keys + kTileKeys * round_up(head_dim, 4);
-  s.lanes = s.values + kTileKeys * s.padded;
+  s.lanes = s.values + kValueTiles * kTileKeys * s.padded;
   s.value_scale = s.lanes + 16 * rows;
   s.scores = s.value_scale + tiles * kTileKeys;
   return s;
