@@ -128,7 +128,7 @@ int64_t rows_of(int64_t group, int64_t tiles) {
 // Scratch of a call of rows_of(group, t) rows, for every t up to `tiles`.
 int64_t scratch_of(const KernelTable& kernels, int64_t head_dim, int64_t group, int64_t tiles) {
   const int64_t keys = tiles * kBlockTokens;
-  return kernels.attention_scratch(head_dim, std::max(kQueryRows, group), 0) + keys + std::max(kScoreFloats, group * keys);
+  return kernels.attention_scratch(head_dim, std::max(kQueryRows, group), 0) + std::max(kScoreFloats, group * keys);
 }
 
 // A sequence of `length` tokens in all, cut into calls of about equal numbers of queries.

@@ -99,10 +99,6 @@ TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
     const auto visible = [&](int64_t row) { return c.visible(row, tile); };
     settle<false>(s, scores, begin, whole, visible, c.keys.scales(tile));
     settle<true>(s, scores, begin > whole ? begin : whole, c.rows, visible, c.keys.scales(tile));
-    if (kv.int8) {
-      store(s.value_scale + tile * kTileKeys, load(c.values.scales(tile)));
-      store(s.value_scale + tile * kTileKeys + 16, load(c.values.scales(tile) + 16));
-    }
   }
 }
 
@@ -127,6 +123,9 @@ TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const Attenti
 
 TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
   if (direct) {
+    for (int64_t tile = 0; tile < c.tiles; ++tile) {
+      weigh(s, tile, 0, c.values.scales(tile));
+    }
     const auto quads = [&](int64_t tile) { return c.values.quads(tile); };
     for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});
     return;
@@ -138,6 +137,7 @@ TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct)
       if (tile + 1 < c.tiles && c.keys.kv.int8) {
         c.values.fetch(tile + 1);
       }
+      weigh(s, tile, c.row_begin(tile), c.values.scales(tile));
       loaded[tile - first] = load_values(c.values, tile, s, s.values + (tile - first) * kTileKeys * s.padded);
     }
     const auto values = [&](int64_t tile) { return loaded[tile - first]; };
@@ -169,18 +169,16 @@ TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, Attenti
   const bool direct = kv.int8 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
   begin_chunk(s, begin);
   score_tiles(c, s, direct);
-  for (int64_t row = begin; row < s.rows; ++row) {
-    weigh(s, row, c.tiles_of(row), kv.int8);
-  }
+  end_scores(s, begin);
   output_tiles(c, s, direct);
+  end_weights(s, begin);
   return begin;
 }
 
 // Queries into the state, which has room for the scores of the chunks that they see.
 TAUT_FN AttentionState begin_rows(const Attention& p, const AttentionWork& w, float* scratch, Sums& joined) {
   const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
-  const int64_t tiles = p.positions[w.token_end - 1] / kTileKeys + 1;
-  const AttentionState s = make_state(scratch, d, rows, least(tiles, p.chunk_tiles), joined);
+  const AttentionState s = make_state(scratch, d, rows, joined);
   for (int64_t row = 0; row < rows; ++row) {
     put_query(s, row, at(p.q, w.token_begin + row / group) + (w.kv_head * group + row % group) * d, p.scale);
   }
@@ -201,7 +199,7 @@ TAUT_FN int64_t chunks_of(const Attention& p, const AttentionWork& w) {
 }  // namespace
 
 int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles) {
-  return state_floats(head_dim, rows) + tiles * kTileKeys * (rows + 1) + 64;
+  return state_floats(head_dim, rows) + tiles * kTileKeys * rows + 64;
 }
 
 int64_t attention_partial(int64_t head_dim, int64_t rows) { return sums_floats(head_dim, rows); }

@@ -27,6 +27,9 @@ TAUT_FN void load_values(const float* v, int64_t stride, int64_t n, const Attent
 TAUT_FN void output(const float* v, int64_t stride, int64_t tiles, int64_t last_keys, const AttentionState& s) {
   for (int64_t tile = 0; tile < tiles; tile += kValueTiles) {
     const int64_t end = least(tile + kValueTiles, tiles), n = end < tiles ? kTileKeys : last_keys;
+    for (int64_t t = tile; t < end; ++t) {
+      weigh(s, t, 0, nullptr);
+    }
     load_values(v + tile * kTileKeys * stride, stride, (end - tile - 1) * kTileKeys + n, s);
     const auto values = [&](int64_t t) { return s.values + (t - tile) * kTileKeys * s.padded; };
     for_row_tiles(0, s.rows, OutputTiles<decltype(values)>{s, tile, end, n, values, s.padded});
@@ -48,10 +51,9 @@ TAUT_FN void attend(const float* k, int64_t k_stride, const float* v, int64_t v_
       settle<false>(s, s.tile_scores(tile), 0, s.rows, visible, nullptr);
     }
   }
-  for (int64_t row = 0; row < s.rows; ++row) {
-    weigh(s, row, tiles, false);
-  }
+  end_scores(s, 0);
   output(v, v_stride, tiles, last_keys, s);
+  end_weights(s, 0);
 }
 
 }  // namespace
@@ -61,7 +63,7 @@ void attention_full(const AttentionFull& p, int64_t seq_begin, int64_t seq_end, 
   const int64_t group = p.heads / p.kv_heads, rows = (token_end - token_begin) * group, d = p.head_dim;
   const int64_t length = seq_end - seq_begin, chunk_keys = p.chunk_tiles * kTileKeys;
   Sums joined;
-  AttentionState s = make_state(scratch, d, rows, least((length + kTileKeys - 1) / kTileKeys, p.chunk_tiles), joined);
+  AttentionState s = make_state(scratch, d, rows, joined);
   for (int64_t row = 0; row < rows; ++row) {
     put_query(s, row, at(p.q, token_begin + row / group) + (kv_head * group + row % group) * d, p.scale);
   }

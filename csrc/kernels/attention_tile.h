@@ -42,21 +42,20 @@ struct AttentionState {
   Sums sums;                         // of the chunk
   float* keys = nullptr;             // [head_dim][32], one tile
   float* values = nullptr;           // [tile][32][padded], kValueTiles of them
-  float* lanes = nullptr;            // [rows][16], largest scores so far
-  float* value_scale = nullptr;      // [tiles][32]
+  float* lanes = nullptr;            // [rows][16], of scores the largest so far, of weights the total
   float* scores = nullptr;           // [tiles][rows][32]
 
   float* tile_scores(int64_t tile) const { return scores + tile * rows * kTileKeys; }
 };
 
-// Floats of scratch without the scores and value scales, which come last: tiles * 32 * (rows + 1).
+// Floats of scratch without the scores, which come last: tiles * 32 * rows.
 TAUT_FN int64_t state_floats(int64_t head_dim, int64_t rows) {
   return rows * round_up(head_dim, kChunk) + 2 * sums_floats(head_dim, rows) +
          kTileKeys * (round_up(head_dim, 4) + kValueTiles * round_up(head_dim, 16)) + 16 * rows;
 }
 
 // `joined` gets a place of its own beside s.sums.
-TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows, int64_t tiles, Sums& joined) {
+TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows, Sums& joined) {
   AttentionState s;
   s.rows = rows;
   s.head_dim = head_dim;
@@ -69,8 +68,7 @@ TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows
   s.keys = next + sums_floats(head_dim, rows);
   s.values = s.keys + kTileKeys * round_up(head_dim, 4);
   s.lanes = s.values + kValueTiles * kTileKeys * s.padded;
-  s.value_scale = s.lanes + 16 * rows;
-  s.scores = s.value_scale + tiles * kTileKeys;
+  s.scores = s.lanes + 16 * rows;
   return s;
 }
 
@@ -142,26 +140,36 @@ TAUT_FN void settle(const AttentionState& s, float* tile, int64_t begin, int64_t
   }
 }
 
-// The first `tiles` tiles of a row's scores become weights p * value scale (scaled: from s.value_scale).
-TAUT_OWN static void weigh(const AttentionState& s, int64_t row, int64_t tiles, bool scaled) {
-  const float row_largest = reduce_max(load(s.lanes + row * 16));
-  const f32x16 largest = set1(row_largest);
+// All scores of rows [begin, end) are there: their largest is known, their totals start.
+TAUT_FN void end_scores(const AttentionState& s, int64_t begin) {
+  for (int64_t row = begin; row < s.rows; ++row) {
+    s.sums.largest[row] = reduce_max(load(s.lanes + row * 16));
+    store(s.lanes + row * 16, zero());
+  }
+}
+
+// Scores of rows [begin, rows) in one tile become weights p * value scale (null: 1); each lane's total moves on.
+TAUT_OWN static void weigh(const AttentionState& s, int64_t tile, int64_t begin, const float* value_scale) {
   const float* constants = exp_constants();
-  f32x16 total = zero();
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  for (int64_t row = begin; row < s.rows; ++row) {
     float* scores = s.tile_scores(tile) + row * kTileKeys;
-    f32x16 a = exp_negative(sub(load(scores), largest), constants),
-           b = exp_negative(sub(load(scores + 16), largest), constants);
-    total = add(total, add(a, b));
-    if (scaled) {  // scales of unseen keys may be anything, but nobody reads their weights
-      a = mul(a, load(s.value_scale + tile * kTileKeys));
-      b = mul(b, load(s.value_scale + tile * kTileKeys + 16));
+    const f32x16 largest = set1(s.sums.largest[row]);
+    f32x16 a = exp_negative(sub(load(scores), largest), constants);
+    f32x16 b = exp_negative(sub(load(scores + 16), largest), constants);
+    store(s.lanes + row * 16, add(load(s.lanes + row * 16), add(a, b)));
+    if (value_scale != nullptr) {  // scales of unseen keys may be anything, but nobody reads their weights
+      a = mul(a, load(value_scale));
+      b = mul(b, load(value_scale + 16));
     }
     store(scores, a);
     store(scores + 16, b);
   }
-  s.sums.largest[row] = row_largest;
-  s.sums.total[row] = reduce_add(total);
+}
+
+TAUT_FN void end_weights(const AttentionState& s, int64_t begin) {
+  for (int64_t row = begin; row < s.rows; ++row) {
+    s.sums.total[row] = reduce_add(load(s.lanes + row * 16));
+  }
 }
 
 // out += weights * values over tiles [begin, end), the last one's first `visible` keys; out starts at 0 with tile 0. `values(tile)` is
