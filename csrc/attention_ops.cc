@@ -104,10 +104,11 @@ class CacheOp : public Op {
   CacheWrite args_;
 };
 
-constexpr int64_t kQueryRows = 96;  // of a call, but for larger head groups: keys and values are unpacked once for all of them
+constexpr int64_t kQueryRows = 128;  // of a call, but for larger head groups: keys and values are unpacked once for all of them
 constexpr int64_t kScoreFloats = kQueryRows * 512;  // scores of a call: they stay in a core's own cache
 constexpr int64_t kPlannedTiles = 256;              // of a softmax over all keys; a longer context makes the scratch grow
 constexpr int64_t kPartialFloats = 1 << 20;         // of all split calls of a step
+constexpr int64_t kLeastSplitTiles = 2;             // of a chunk: joining costs about what a few keys cost
 constexpr int64_t kItemsPerThread = 8;              // work that is finer than this is not split
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -214,7 +215,7 @@ class AttentionOp : public Op {
   // Replaces the tiles that would keep a thread busy alone by one for each of their chunks, as far as the partial sums have room.
   // The bits are the same either way.
   bool split_long(const Run& run) const {
-    if (run.pool.size() == 1) {
+    if (run.pool.size() == 1 || args_.chunk_tiles < kLeastSplitTiles) {
       return false;
     }
     int64_t total = 0, used = 0;
