@@ -1,5 +1,6 @@
 // The steps around attention: rotary embedding, cache writes, causal and bidirectional attention.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <stdexcept>
 
@@ -107,9 +108,10 @@ class CacheOp : public Op {
 constexpr int64_t kQueryRows = 128;  // of a call, but for larger head groups: keys and values are unpacked once for all of them
 constexpr int64_t kScoreFloats = kQueryRows * 512;  // scores of a call: they stay in a core's own cache
 constexpr int64_t kPlannedTiles = 256;              // of a softmax over all keys; a longer context makes the scratch grow
-constexpr int64_t kPartialFloats = 1 << 20;         // of all split calls of a step
-constexpr int64_t kLeastSplitTiles = 2;             // of a chunk: joining costs about what a few keys cost
-constexpr int64_t kItemsPerThread = 8;              // work that is finer than this is not split
+constexpr int64_t kCounterFloats = 16;
+constexpr int64_t kPartialFloats = 1 << 20;  // of all split calls of a step
+constexpr int64_t kLeastSplitTiles = 2;      // of a chunk: joining costs about what a few keys cost
+constexpr int64_t kItemsPerThread = 8;       // work that is finer than this is not split
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -177,46 +179,45 @@ class AttentionOp : public Op {
     }
     const int64_t tiles = std::min(divide_up(longest, kBlockTokens), a.chunk_tiles);
     run.pool.reserve_scratch(scratch_of(run.kernels, a.kv.head_dim, group_, tiles));
-    const bool is_split = split_long(run);
+    split_long(run);
     const int64_t heads = a.kv.kv_heads, count = static_cast<int64_t>(run.tiles.size());
     // The last tiles of a sequence see most keys: they start first.
-    const bool done = run.pool.run(count * heads, run.abort, [&](int64_t item, int thread) {
+    run.pool.run(count * heads, run.abort, [&](int64_t item, int thread) {
       const QueryTile& t = run.tiles[count - 1 - item / heads];
-      const AttentionWork w = work(run, t, item % heads);
+      const AttentionWork w{run.batch.tables + t.sequence * run.batch.table_width, item % heads, t.token_begin, t.token_end};
+      float* scratch = run.pool.scratch(thread);
       if (t.split) {
-        run.kernels.attention_chunk(a, w, t.chunk, partials(run, t, w.kv_head) + t.chunk * partial_floats(run, t),
-                                    run.pool.scratch(thread));
+        attend_split(run, a, w, t, scratch);
       } else {
-        run.kernels.attention(a, w, run.pool.scratch(thread));
+        run.kernels.attention(a, w, scratch);
       }
     });
-    if (is_split && done) {
-      std::erase_if(run.tiles, [](const QueryTile& t) { return !t.split || t.chunk > 0; });
-      run.pool.run(static_cast<int64_t>(run.tiles.size()) * heads, run.abort, [&](int64_t item, int) {
-        const QueryTile& t = run.tiles[item / heads];
-        run.kernels.attention_join(a, work(run, t, item % heads), partials(run, t, item % heads));
-      });
-    }
   }
 
  private:
-  static AttentionWork work(const Run& run, const QueryTile& t, int64_t kv_head) {
-    return {run.batch.tables + t.sequence * run.batch.table_width, kv_head, t.token_begin, t.token_end};
-  }
   int64_t keys_of(const Run& run, const QueryTile& t) const { return run.batch.positions[t.token_end - 1] + int64_t{1}; }
   int64_t rows_in(const QueryTile& t) const { return (t.token_end - t.token_begin) * group_; }
   int64_t partial_floats(const Run& run, const QueryTile& t) const {
     return run.kernels.attention_partial(args_.kv.head_dim, rows_in(t));
   }
-  float* partials(const Run& run, const QueryTile& t, int64_t kv_head) const {
-    return run.shared + t.partial + kv_head * t.chunks * partial_floats(run, t);
+  // Shared scratch of one KV head of a split call: the number of chunks that are done, then their sums.
+  int64_t unit_floats(const Run& run, const QueryTile& t) const { return kCounterFloats + t.chunks * partial_floats(run, t); }
+
+  // Whoever ends the last chunk joins all of them, in their order.
+  void attend_split(const Run& run, const Attention& a, const AttentionWork& w, const QueryTile& t, float* scratch) const {
+    float* unit = run.shared + t.partial + w.kv_head * unit_floats(run, t);
+    float* partials = unit + kCounterFloats;
+    run.kernels.attention_chunk(a, w, t.chunk, partials + t.chunk * partial_floats(run, t), scratch);
+    if (std::atomic_ref(*reinterpret_cast<int32_t*>(unit)).fetch_add(1, std::memory_order_acq_rel) == t.chunks - 1) {
+      run.kernels.attention_join(a, w, partials);
+    }
   }
 
   // Replaces the tiles that would keep a thread busy alone by one for each of their chunks, as far as the partial sums have room.
   // The bits are the same either way.
-  bool split_long(const Run& run) const {
+  void split_long(const Run& run) const {
     if (run.pool.size() == 1 || args_.chunk_tiles < kLeastSplitTiles) {
-      return false;
+      return;
     }
     int64_t total = 0, used = 0;
     for (const QueryTile& t : run.tiles) {
@@ -227,19 +228,20 @@ class AttentionOp : public Op {
     for (size_t i = 0; i < whole; ++i) {
       QueryTile t = run.tiles[i];
       t.chunks = static_cast<int32_t>(divide_up(divide_up(keys_of(run, t), kBlockTokens), args_.chunk_tiles));
-      const int64_t floats = args_.kv.kv_heads * t.chunks * partial_floats(run, t);
+      const int64_t floats = args_.kv.kv_heads * unit_floats(run, t);
       if (t.chunks == 1 || rows_in(t) * keys_of(run, t) <= large || used + floats > kPartialFloats) {
         continue;
       }
       t.split = true;
       t.partial = used;
-      used += floats;
+      for (int64_t head = 0; head < args_.kv.kv_heads; ++head, used += unit_floats(run, t)) {
+        *reinterpret_cast<int32_t*>(run.shared + used) = 0;
+      }
       run.tiles[i] = t;
       for (t.chunk = 1; t.chunk < t.chunks; ++t.chunk) {
         run.tiles.push_back(t);
       }
     }
-    return used > 0;
   }
 
   Operand q_, o_;
