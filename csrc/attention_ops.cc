@@ -1,5 +1,7 @@
 // The steps around attention: rotary embedding, cache writes, causal and bidirectional attention.
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <stdexcept>
 
 #include "program.h"
@@ -103,17 +105,43 @@ class CacheOp : public Op {
   CacheWrite args_;
 };
 
-// Sequences cut into tiles of at most `rows` query rows.
-void cut_queries(const Run& run, int64_t rows, int64_t group) {
-  const int64_t limit = std::max<int64_t>(1, rows / group);
-  run.tiles.clear();
-  for (int64_t s = 0; s < run.batch.num_sequences; ++s) {
-    const int32_t begin = run.batch.starts[s], end = run.batch.starts[s + 1];
-    const int64_t tiles = (end - begin + limit - 1) / limit, even = (end - begin + tiles - 1) / tiles;
-    for (int64_t t = begin; t < end; t += even) {
-      run.tiles.push_back(
-          {static_cast<int32_t>(s), static_cast<int32_t>(t), static_cast<int32_t>(std::min<int64_t>(t + even, end))});
-    }
+constexpr int64_t kQueryRows = 128;  // of a call, but for larger head groups: keys and values are unpacked once for all of them
+constexpr int64_t kScoreFloats = kQueryRows * 512;  // scores of a call: they stay in a core's own cache
+constexpr int64_t kPlannedTiles = 256;              // of a softmax over all keys; a longer context makes the scratch grow
+constexpr int64_t kCounterFloats = 16;
+constexpr int64_t kPartialFloats = 1 << 20;  // of all split calls of a step
+constexpr int64_t kLeastSplitTiles = 2;      // of a chunk: joining costs about what a few keys cost
+constexpr int64_t kItemsPerThread = 8;       // work that is finer than this is not split
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Tiles that softmax is taken over at once.
+int64_t chunk_tiles_of(const StepSpec& s) {
+  const int64_t keys = s.i("softmax_keys");
+  need(keys >= 0 && keys % kBlockTokens == 0, s, "softmax_keys is not a multiple of 32 (0: all keys)");
+  return keys == 0 ? INT32_MAX : keys / kBlockTokens;
+}
+
+// Query rows of a call whose rows see up to `tiles` tiles at once: whole tokens, at least one.
+int64_t rows_of(int64_t group, int64_t tiles) {
+  const int64_t rows = std::min(kQueryRows, kScoreFloats / (tiles * kBlockTokens));
+  return std::max<int64_t>(1, rows / group) * group;
+}
+
+// Scratch of a call of rows_of(group, t) rows, for every t up to `tiles`.
+int64_t scratch_of(const KernelTable& kernels, int64_t head_dim, int64_t group, int64_t tiles) {
+  const int64_t keys = tiles * kBlockTokens;
+  return kernels.attention_scratch(head_dim, std::max(kQueryRows, group), 0) + std::max(kScoreFloats, group * keys);
+}
+
+// A sequence of `length` tokens in all, cut into calls of about equal numbers of queries.
+void cut_queries(const Run& run, int64_t sequence, int64_t length, int64_t group, int64_t chunk_tiles) {
+  const int64_t limit = rows_of(group, std::min(divide_up(length, kBlockTokens), chunk_tiles)) / group;
+  const int64_t begin = run.batch.starts[sequence], end = run.batch.starts[sequence + 1];
+  const int64_t even = divide_up(end - begin, divide_up(end - begin, limit));
+  for (int64_t t = begin; t < end; t += even) {
+    run.tiles.push_back(
+        {static_cast<int32_t>(sequence), static_cast<int32_t>(t), static_cast<int32_t>(std::min(t + even, end))});
   }
 }
 
@@ -128,30 +156,97 @@ class AttentionOp : public Op {
     args_.block_bytes = kv.block_bytes;
     args_.heads = static_cast<int32_t>(s.i("heads"));
     args_.scale = s.f("scale");
+    args_.chunk_tiles = chunk_tiles_of(s);
     need(args_.heads % kv.kv_heads == 0 && q_.features == int64_t{args_.heads} * kv.head_dim, s, "queries have another width");
+    group_ = args_.heads / kv.kv_heads;
     limits.needs_kv = true;
   }
   int64_t scratch_floats(const KernelTable& kernels) const override {
-    return kernels.attention_scratch(args_.kv.head_dim, args_.heads / args_.kv.kv_heads);
+    return scratch_of(kernels, args_.kv.head_dim, group_, std::min(args_.chunk_tiles, kPlannedTiles));
   }
+  int64_t shared_floats() const override { return kPartialFloats; }
+
   void run(const Run& run) const override {
     Attention a = args_;
     a.q = run.in(q_);
     a.o = run.rows(o_);
     a.positions = run.batch.positions;
-    cut_queries(run, run.kernels.attention_rows, a.heads / a.kv.kv_heads);
-    const int64_t tiles = static_cast<int64_t>(run.tiles.size());
+    int64_t longest = 0;
+    run.tiles.clear();
+    for (int64_t s = 0; s < run.batch.num_sequences; ++s) {
+      cut_queries(run, s, run.batch.context[s], group_, a.chunk_tiles);
+      longest = std::max<int64_t>(longest, run.batch.context[s]);
+    }
+    const int64_t tiles = std::min(divide_up(longest, kBlockTokens), a.chunk_tiles);
+    run.pool.reserve_scratch(scratch_of(run.kernels, a.kv.head_dim, group_, tiles));
+    split_long(run);
+    const int64_t heads = a.kv.kv_heads, count = static_cast<int64_t>(run.tiles.size());
     // The last tiles of a sequence see most keys: they start first.
-    run.pool.run(tiles * a.kv.kv_heads, run.abort, [&](int64_t item, int thread) {
-      const QueryTile& t = run.tiles[tiles - 1 - item / a.kv.kv_heads];
-      run.kernels.attention(a, run.batch.tables + t.sequence * run.batch.table_width, item % a.kv.kv_heads, t.token_begin,
-                            t.token_end, run.pool.scratch(thread));
+    run.pool.run(count * heads, run.abort, [&](int64_t item, int thread) {
+      const QueryTile& t = run.tiles[count - 1 - item / heads];
+      const AttentionWork w{run.batch.tables + t.sequence * run.batch.table_width, item % heads, t.token_begin, t.token_end};
+      float* scratch = run.pool.scratch(thread);
+      if (t.split) {
+        attend_split(run, a, w, t, scratch);
+      } else {
+        run.kernels.attention(a, w, scratch);
+      }
     });
   }
 
  private:
+  int64_t keys_of(const Run& run, const QueryTile& t) const { return run.batch.positions[t.token_end - 1] + int64_t{1}; }
+  int64_t rows_in(const QueryTile& t) const { return (t.token_end - t.token_begin) * group_; }
+  int64_t partial_floats(const Run& run, const QueryTile& t) const {
+    return run.kernels.attention_partial(args_.kv.head_dim, rows_in(t));
+  }
+  // Shared scratch of one KV head of a split call: the number of chunks that are done, then their sums.
+  int64_t unit_floats(const Run& run, const QueryTile& t) const { return kCounterFloats + t.chunks * partial_floats(run, t); }
+
+  // Whoever ends the last chunk joins all of them, in their order.
+  void attend_split(const Run& run, const Attention& a, const AttentionWork& w, const QueryTile& t, float* scratch) const {
+    float* unit = run.shared + t.partial + w.kv_head * unit_floats(run, t);
+    float* partials = unit + kCounterFloats;
+    run.kernels.attention_chunk(a, w, t.chunk, partials + t.chunk * partial_floats(run, t), scratch);
+    if (std::atomic_ref(*reinterpret_cast<int32_t*>(unit)).fetch_add(1, std::memory_order_acq_rel) == t.chunks - 1) {
+      run.kernels.attention_join(a, w, partials);
+    }
+  }
+
+  // Replaces the tiles that would keep a thread busy alone by one for each of their chunks, as far as the partial sums have room.
+  // The bits are the same either way.
+  void split_long(const Run& run) const {
+    if (run.pool.size() == 1 || args_.chunk_tiles < kLeastSplitTiles) {
+      return;
+    }
+    int64_t total = 0, used = 0;
+    for (const QueryTile& t : run.tiles) {
+      total += rows_in(t) * keys_of(run, t) * args_.kv.kv_heads;
+    }
+    const int64_t large = total / (kItemsPerThread * run.pool.size());
+    const size_t whole = run.tiles.size();
+    for (size_t i = 0; i < whole; ++i) {
+      QueryTile t = run.tiles[i];
+      t.chunks = static_cast<int32_t>(divide_up(divide_up(keys_of(run, t), kBlockTokens), args_.chunk_tiles));
+      const int64_t floats = args_.kv.kv_heads * unit_floats(run, t);
+      if (t.chunks == 1 || rows_in(t) * keys_of(run, t) <= large || used + floats > kPartialFloats) {
+        continue;
+      }
+      t.split = true;
+      t.partial = used;
+      for (int64_t head = 0; head < args_.kv.kv_heads; ++head, used += unit_floats(run, t)) {
+        *reinterpret_cast<int32_t*>(run.shared + used) = 0;
+      }
+      run.tiles[i] = t;
+      for (t.chunk = 1; t.chunk < t.chunks; ++t.chunk) {
+        run.tiles.push_back(t);
+      }
+    }
+  }
+
   Operand q_, o_;
   Attention args_;
+  int64_t group_ = 1;
 };
 
 class AttentionFullOp : public Op {
@@ -162,13 +257,14 @@ class AttentionFullOp : public Op {
     args_.kv_heads = static_cast<int32_t>(s.i("kv_heads"));
     args_.head_dim = static_cast<int32_t>(s.i("head_dim"));
     args_.scale = s.f("scale");
+    args_.chunk_tiles = chunk_tiles_of(s);
     need(args_.kv_heads > 0 && args_.heads % args_.kv_heads == 0, s, "query heads do not share key heads evenly");
     need(q_.features == int64_t{args_.heads} * args_.head_dim && k_.features == int64_t{args_.kv_heads} * args_.head_dim &&
              v_.features == k_.features,
          s, "queries, keys or values have another width");
   }
   int64_t scratch_floats(const KernelTable& kernels) const override {
-    return kernels.attention_scratch(args_.head_dim, args_.heads / args_.kv_heads);
+    return scratch_of(kernels, args_.head_dim, args_.heads / args_.kv_heads, std::min(args_.chunk_tiles, kPlannedTiles));
   }
   void run(const Run& run) const override {
     AttentionFull a = args_;
@@ -176,7 +272,16 @@ class AttentionFullOp : public Op {
     a.k = run.in(k_);
     a.v = run.in(v_);
     a.o = run.rows(o_);
-    cut_queries(run, run.kernels.attention_rows, a.heads / a.kv_heads);
+    const int64_t group = a.heads / a.kv_heads;
+    int64_t longest = 0;
+    run.tiles.clear();
+    for (int64_t s = 0; s < run.batch.num_sequences; ++s) {
+      const int64_t length = run.batch.starts[s + 1] - run.batch.starts[s];
+      cut_queries(run, s, length, group, a.chunk_tiles);
+      longest = std::max(longest, length);
+    }
+    const int64_t tiles = std::min(divide_up(longest, kBlockTokens), a.chunk_tiles);
+    run.pool.reserve_scratch(scratch_of(run.kernels, a.head_dim, group, tiles));
     run.pool.run(static_cast<int64_t>(run.tiles.size()) * a.kv_heads, run.abort, [&](int64_t item, int thread) {
       const QueryTile& t = run.tiles[item / a.kv_heads];
       run.kernels.attention_full(a, run.batch.starts[t.sequence], run.batch.starts[t.sequence + 1], item % a.kv_heads,

@@ -110,21 +110,28 @@ struct CacheWrite {
   int32_t rotary_dim = 0;
 };
 
-// Causal attention of queries [token_begin, token_end) of one sequence, for one KV head and its group of query heads.
+// Causal attention. Softmax is taken over `chunk_tiles` tiles of keys at once, and chunks are joined in ascending order.
 struct Attention {
   Rows<const float> q;
   Rows<float> o;
   KvLayer kv;
   const int32_t* positions = nullptr;  // of every token of the batch
-  int64_t block_bytes = 0;
+  int64_t block_bytes = 0, chunk_tiles = 0;
   int32_t heads = 0;
   float scale = 0;
+};
+
+// Queries [token_begin, token_end) of one sequence, for one KV head and its group of query heads.
+struct AttentionWork {
+  const int32_t* table = nullptr;  // the sequence's block ids
+  int64_t kv_head = 0, token_begin = 0, token_end = 0;
 };
 
 // Bidirectional attention inside one sequence, over float keys and values.
 struct AttentionFull {
   Rows<const float> q, k, v;
   Rows<float> o;
+  int64_t chunk_tiles = 0;
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
 };
@@ -155,9 +162,11 @@ using QuantizeFn = void (*)(const Quantize&, int64_t row_begin, int64_t row_end)
 using NormFn = void (*)(const Norm&, int64_t row_begin, int64_t row_end, float* scratch);  // 2 * (features + 16) floats
 using RopeFn = void (*)(const Rope&, int64_t row_begin, int64_t row_end);
 using CacheWriteFn = void (*)(const CacheWrite&, int64_t row_begin, int64_t row_end, float* scratch);  // head_dim + 16 floats
-// `table`: the sequence's block ids.
-using AttentionFn = void (*)(const Attention&, const int32_t* table, int64_t kv_head, int64_t token_begin, int64_t token_end,
-                             float* scratch);
+using AttentionFn = void (*)(const Attention&, const AttentionWork&, float* scratch);
+// The same in pieces for several threads: chunk `chunk` alone into its partial sums; then, once all chunks are there, side by side in
+// `partials`, their join. The bits are attention's.
+using AttentionChunkFn = void (*)(const Attention&, const AttentionWork&, int64_t chunk, float* partial, float* scratch);
+using AttentionJoinFn = void (*)(const Attention&, const AttentionWork&, float* partials);
 // [seq_begin, seq_end): the sequence's tokens.
 using AttentionFullFn = void (*)(const AttentionFull&, int64_t seq_begin, int64_t seq_end, int64_t kv_head, int64_t token_begin,
                                  int64_t token_end, float* scratch);
@@ -177,9 +186,10 @@ struct KernelTable {
 #define TAUT_KERNEL(type, name) type name;
 #include "kernels.def"
 #undef TAUT_KERNEL
-  // Query rows (tokens x heads of the group) that one attention call takes at most, and the floats of scratch that it needs.
-  int32_t attention_rows;
-  int64_t (*attention_scratch)(int64_t head_dim, int64_t group);
+  // Floats of scratch for an attention call of `rows` query rows (tokens x heads of the group) whose chunks have at most `tiles` tiles, and
+  // of one chunk's partial sums.
+  int64_t (*attention_scratch)(int64_t head_dim, int64_t rows, int64_t tiles);
+  int64_t (*attention_partial)(int64_t head_dim, int64_t rows);
   // Bytes.
   int64_t (*linear_q8_scratch)(int64_t k, int64_t pieces);
   int64_t (*linear_q4_scratch)(int64_t k, int64_t pieces);

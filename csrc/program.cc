@@ -37,6 +37,10 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, c
 void Program::add(const StepSpec& step) {
   ops_.push_back(make_op(step, kv_, limits_));
   scratch_floats_ = std::max(scratch_floats_, ops_.back()->scratch_floats(kernels_));
+  if (const int64_t shared = ops_.back()->shared_floats(); shared > shared_floats_) {
+    shared_.reset(new float[static_cast<size_t>(shared)]);  // not initialized: the system commits what is used
+    shared_floats_ = shared;
+  }
 }
 
 int64_t Program::arena_bytes(const Batch& batch) const {
@@ -127,7 +131,8 @@ bool Program::run(const Batch& batch, uint8_t* arena, int64_t arena_size, int64_
                  {arena, rows, rows + batch.num_rows * space_bytes_[1]},
                  {batch.num_tokens, batch.num_rows, batch.num_sequences},
                  token_block_,
-                 tiles_};
+                 tiles_,
+                 shared_.get()};
   for (int64_t i = first; i < last; ++i) {
     if (abort != nullptr && *abort != 0) {
       return false;

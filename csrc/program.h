@@ -49,8 +49,12 @@ struct KvPool {
   bool int8 = true;
 };
 
+// Queries [token_begin, token_end) of a sequence. Split: one of the `chunks` chunks of keys, whose partial sums go to `partial`.
 struct QueryTile {
   int32_t sequence, token_begin, token_end;
+  int32_t chunks = 1, chunk = 0;
+  bool split = false;
+  int64_t partial = 0;  // floats into the shared scratch, for KV head 0
 };
 
 // What a step sees while it runs.
@@ -64,6 +68,7 @@ struct Run {
   int64_t count[3];
   std::vector<int64_t>& token_block;  // byte offset of each token's block in the pool
   std::vector<QueryTile>& tiles;
+  float* shared;  // scratch that all threads see
 
   uint8_t* at(const Operand& o) const { return base[o.space] + o.offset * count[o.space] + o.column_bytes; }
   Rows<float> rows(const Operand& o) const { return {reinterpret_cast<float*>(at(o)), o.row_bytes}; }
@@ -85,7 +90,8 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual void run(const Run& run) const = 0;
-  virtual int64_t scratch_floats(const KernelTable&) const { return 0; }
+  virtual int64_t scratch_floats(const KernelTable&) const { return 0; }  // of each thread
+  virtual int64_t shared_floats() const { return 0; }                     // of all threads together
 };
 
 // What a batch must respect, gathered from the steps.
@@ -125,6 +131,8 @@ class Program {
   std::vector<std::unique_ptr<Op>> ops_;
   Limits limits_;
   int64_t scratch_floats_ = 16;
+  int64_t shared_floats_ = 0;
+  std::unique_ptr<float[]> shared_;
   std::vector<int64_t> token_block_;
   std::vector<QueryTile> tiles_;
 };

@@ -1,7 +1,8 @@
 // Causal attention over the paged cache; the arithmetic is attention_tile.h's.
 //
-// Rows are tokens x the head group, token by token, so the rows that see a tile are a suffix. A tile of keys and values is
+// Rows are tokens x the head group, token by token, so the rows that see a tile are a suffix. A tile of keys or values is
 // dequantized once into L1 and serves all of them.
+#include "kernels/attention_direct.h"
 #include "kernels/attention_tile.h"
 #include "kernels/rows.h"
 
@@ -16,10 +17,10 @@ TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride,
     int64_t i = 0;
     for (; i + 16 <= b; i += 16) {
       const i32x16 v = load_i32(source + i * 4);
-      store(row + i, to_f32(shift_right_signed<24>(shift_left<24>(v))));
-      store(row + stride + i, to_f32(shift_right_signed<24>(shift_left<16>(v))));
-      store(row + 2 * stride + i, to_f32(shift_right_signed<24>(shift_left<8>(v))));
-      store(row + 3 * stride + i, to_f32(shift_right_signed<24>(v)));
+      store(row + i, quad_value<0>(v));
+      store(row + stride + i, quad_value<1>(v));
+      store(row + 2 * stride + i, quad_value<2>(v));
+      store(row + 3 * stride + i, quad_value<3>(v));
     }
     for (; i < b; ++i) {
       for (int64_t j = 0; j < 4; ++j) {
@@ -29,223 +30,210 @@ TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride,
   }
 }
 
-// Decoding: the few rows of one token take int8 keys and values straight from the block, in registers; the arithmetic is the same.
-constexpr int64_t kDirectRows = 3;
+// The slots of one KV head, tile by tile from the first of a chunk.
+struct Slots {
+  const KvLayer& kv;
+  const uint8_t* base;  // of the head's keys, or values, in block 0
+  const int32_t* table;
+  int64_t block_bytes;
 
-// Byte j of every lane's four, as floats.
-template <int J>
-TAUT_FN f32x16 quad_value(i32x16 quads) {
-  if constexpr (J == 3) {
-    return to_f32(shift_right_signed<24>(quads));
-  } else {
-    return to_f32(shift_right_signed<24>(shift_left<24 - 8 * J>(quads)));
+  TAUT_MEMBER const uint8_t* operator()(int64_t tile) const { return base + table[tile] * block_bytes; }
+  TAUT_MEMBER const int8_t* quads(int64_t tile) const { return reinterpret_cast<const int8_t*>((*this)(tile)); }
+  TAUT_MEMBER const float* floats(int64_t tile) const { return reinterpret_cast<const float*>((*this)(tile)); }
+  // Null for float slots.
+  TAUT_MEMBER const float* scales(int64_t tile) const {
+    return kv.int8 ? reinterpret_cast<const float*>((*this)(tile) + kv.data_bytes) : nullptr;
   }
-}
-
-template <int J, int R, int C, int kLdx>
-TAUT_FN void direct_step(f32x16 (&acc)[R][C], const float* x, const i32x16 (&quads)[C]) {
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    const f32x16 value = quad_value<J>(quads[c]);
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      acc[r][c] = fma(set1(x[r * kLdx + J]), value, acc[r][c]);
-    }
-  }
-}
-
-// tile_fma over quads: w [k / 4][columns][4] int8, `row_bytes` from one four of k to the next.
-template <int R, int C, int kLdx>
-TAUT_FN void direct_fma(f32x16 (&acc)[R][C], const float* x, const int8_t* w, int64_t row_bytes, int64_t k) {
-  int64_t i = 0;
-  i32x16 quads[C];
-  for (; i + 4 <= k; i += 4, w += row_bytes) {
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      quads[c] = load_i32(w + 64 * c);
-    }
-    direct_step<0, R, C, kLdx>(acc, x + i, quads);
-    direct_step<1, R, C, kLdx>(acc, x + i, quads);
-    direct_step<2, R, C, kLdx>(acc, x + i, quads);
-    direct_step<3, R, C, kLdx>(acc, x + i, quads);
-  }
-  if (i < k) {
-    for (int c = 0; c < C; ++c) {
-      quads[c] = load_i32(w + 64 * c);
-    }
-    direct_step<0, R, C, kLdx>(acc, x + i, quads);
-    if (i + 1 < k) {
-      direct_step<1, R, C, kLdx>(acc, x + i, quads);
-    }
-    if (i + 2 < k) {
-      direct_step<2, R, C, kLdx>(acc, x + i, quads);
-    }
-  }
-}
-
-// What stays in AVX2's 16 registers.
-constexpr int direct_vectors(int rows) { return rows <= 2 ? 2 : 1; }
-
-// Scores of R rows against 32 keys [d / 4][32][4].
-struct DirectScores {
-  const AttentionState& s;
-  const int8_t* keys;
-
-  template <int R>
-  TAUT_OWN void operator()(int64_t row) const {
-    if constexpr (R <= kDirectRows) {
-      constexpr int C = direct_vectors(R);
-      for (int column = 0; column < kTileKeys; column += 16 * C) {
-        f32x16 acc[R][C];
-        tile_zero(acc);
-        for (int64_t d = 0; d < s.head_dim; d += kChunk) {
-          const float* q = s.q + (d / kChunk) * s.capacity * kChunk + row * kChunk;
-          const int64_t n = s.head_dim - d < kChunk ? s.head_dim - d : kChunk;
-          direct_fma<R, C, kChunk>(acc, q, keys + d * kTileKeys + column * 4, kTileKeys * 4, n);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-          for (int c = 0; c < C; ++c) {
-            store(s.scores + (row + r) * kTileKeys + column + 16 * c, acc[r][c]);
-          }
-        }
-      }
+  TAUT_MEMBER void fetch(int64_t tile) const {
+    const uint8_t* slot = (*this)(tile);
+    for (int64_t i = 0; i < kv.slot_bytes; i += 64) {
+      prefetch(slot + i);
     }
   }
 };
 
-// out = out * correction + weights * values [32 / 4][d][4] over the first `visible` keys.
-struct DirectOutput {
-  const AttentionState& s;
-  const int8_t* values;
-  int64_t visible;
+// One chunk of one call: which of its rows see how much.
+struct Chunk {
+  int64_t tiles;           // that some row sees
+  int64_t first_key;       // absolute
+  int64_t first_position;  // of row 0
+  int64_t rows, group;
+  Slots keys, values;
 
-  template <int R>
-  TAUT_OWN void operator()(int64_t row) const {
-    if constexpr (R <= kDirectRows) {
-      constexpr int C = direct_vectors(R);
-      int64_t d = 0;
-      for (; d + 16 * C <= s.padded; d += 16 * C) {
-        run<R, C>(row, d);
-      }
-      if (d < s.padded) {
-        run<R, 1>(row, d);
-      }
-    }
+  // Keys of the tile that a row sees, at most 32; below 1: none.
+  TAUT_MEMBER int64_t visible(int64_t row, int64_t tile) const {
+    return least(first_position + row / group - (first_key + tile * kTileKeys) + 1, kTileKeys);
   }
-
-  template <int R, int C>
-  TAUT_MEMBER void run(int64_t row, int64_t d) const {
-    float* out = s.out + row * s.padded + d;
-    f32x16 acc[R][C];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        acc[r][c] = mul(load(out + r * s.padded + 16 * c), set1(s.correction[row + r]));
-      }
-    }
-    direct_fma<R, C, kTileKeys>(acc, s.scores + row * kTileKeys, values + d * 4, s.head_dim * 4, visible);
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        store(out + r * s.padded + 16 * c, acc[r][c]);
-      }
-    }
+  // Tiles of which a row sees something.
+  TAUT_MEMBER int64_t tiles_of(int64_t row) const {
+    return least((first_position + row / group - first_key) / kTileKeys + 1, tiles);
   }
+  // Rows before it see nothing of the tile.
+  TAUT_MEMBER int64_t row_begin(int64_t tile) const {
+    const int64_t unseen = first_key + tile * kTileKeys - first_position;
+    return unseen > 0 ? unseen * group : 0;
+  }
+  // Rows from it on see all of the tile.
+  TAUT_MEMBER int64_t row_whole(int64_t tile) const {
+    return least(row_begin_of_key(first_key + tile * kTileKeys + kTileKeys - 1), rows);
+  }
+  TAUT_MEMBER int64_t row_begin_of_key(int64_t key) const { return key > first_position ? (key - first_position) * group : 0; }
 };
 
-// One tile of a KV head as it lies in its block.
-struct Tile {
-  const uint8_t* keys;
-  const uint8_t* values;
-  const float* key_scale = nullptr;  // int8 only
-  const float* value_scale = nullptr;
-};
-
-TAUT_FN Tile tile_of(const KvLayer& kv, const uint8_t* block, int64_t kv_head) {
-  Tile t{block + kv_head * kv.slot_bytes, block + (kv.kv_heads + kv_head) * kv.slot_bytes};
-  if (kv.int8) {
-    t.key_scale = reinterpret_cast<const float*>(t.keys + kv.data_bytes);
-    t.value_scale = reinterpret_cast<const float*>(t.values + kv.data_bytes);
+TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
+  const KvLayer& kv = c.keys.kv;
+  for (int64_t tile = 0; tile < c.tiles; ++tile) {
+    float* scores = s.tile_scores(tile);
+    const int64_t begin = c.row_begin(tile), whole = c.row_whole(tile), next = tile + 1 < c.tiles ? tile + 1 : tile;
+    if (direct) {
+      for_row_tiles(0, c.rows, DirectScores{s, scores, c.keys.quads(tile), c.keys.quads(next) - c.keys.quads(tile)});
+    } else {
+      if (kv.int8) {
+        c.keys.fetch(next);
+        unpack_quads(c.keys.quads(tile), kv.head_dim, kTileKeys, kTileKeys, s.keys);
+      } else {
+        s.keys = const_cast<float*>(c.keys.floats(tile));
+      }
+      for_row_tiles(begin, c.rows, ScoreTile{s, scores});
+    }
+    const auto visible = [&](int64_t row) { return c.visible(row, tile); };
+    settle<false>(s, scores, begin, whole, visible, c.keys.scales(tile));
+    settle<true>(s, scores, begin > whole ? begin : whole, c.rows, visible, c.keys.scales(tile));
   }
-  return t;
 }
 
-// The tile as floats: unpacked into the scratch, or float slots used where they lie.
-TAUT_FN void load_tile(const KvLayer& kv, const Tile& tile, AttentionState& s) {
-  const int64_t d = kv.head_dim;
-  if (kv.int8) {
-    unpack_quads(reinterpret_cast<const int8_t*>(tile.keys), d, kTileKeys, kTileKeys, s.keys);
-    unpack_quads(reinterpret_cast<const int8_t*>(tile.values), kTileKeys, d, s.padded, s.values);
-    return;
+// The tile's values as [32][padded] float: unpacked into `place`, or float slots used where they lie.
+TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const AttentionState& s, float* place) {
+  const int64_t d = s.head_dim;
+  if (slots.kv.int8) {
+    unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, place);
+    return place;
   }
-  s.keys = reinterpret_cast<float*>(const_cast<uint8_t*>(tile.keys));
-  const float* v = reinterpret_cast<const float*>(tile.values);
+  const float* v = slots.floats(tile);
   if (s.padded == d) {
-    s.values = const_cast<float*>(v);
-    return;
+    return v;
   }
   for (int64_t t = 0; t < kTileKeys; ++t) {
     for (int64_t i = 0; i < d; i += 16) {
-      store(s.values + t * s.padded + i, load_n(v + t * d + i, d - i));
+      store(place + t * s.padded + i, load_n(v + t * d + i, d - i));
     }
   }
+  return place;
+}
+
+TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
+  if (direct) {
+    for (int64_t tile = 0; tile < c.tiles; ++tile) {
+      weigh(s, tile, 0, c.values.scales(tile));
+    }
+    const auto quads = [&](int64_t tile) { return c.values.quads(tile); };
+    for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});
+    return;
+  }
+  for (int64_t first = 0; first < c.tiles; first += kValueTiles) {
+    const int64_t end = least(first + kValueTiles, c.tiles);
+    const float* loaded[kValueTiles];
+    for (int64_t tile = first; tile < end; ++tile) {
+      if (tile + 1 < c.tiles && c.keys.kv.int8) {
+        c.values.fetch(tile + 1);
+      }
+      weigh(s, tile, c.row_begin(tile), c.values.scales(tile));
+      loaded[tile - first] = load_values(c.values, tile, s, s.values + (tile - first) * kTileKeys * s.padded);
+    }
+    const auto values = [&](int64_t tile) { return loaded[tile - first]; };
+    using Tiles = OutputTiles<decltype(values)>;
+    const int64_t begin = c.row_begin(first), whole = c.row_whole(end - 1);
+    for (int64_t row = begin; row < whole; row += c.group) {  // the rows of one token see equally far
+      const int64_t last = least(c.tiles_of(row), end) - 1;
+      for_row_tiles(row, row + c.group, Tiles{s, first, last + 1, c.visible(row, last), values, s.padded});
+    }
+    for_row_tiles(begin > whole ? begin : whole, c.rows, Tiles{s, first, end, kTileKeys, values, s.padded});
+  }
+}
+
+// Sums of chunk `number` into s.sums, of the rows that see it; returns the first of them.
+TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, AttentionState& s, int64_t number) {
+  const KvLayer& kv = p.kv;
+  const int64_t group = p.heads / kv.kv_heads, first_tile = number * p.chunk_tiles;
+  const int64_t last_tile = p.positions[w.token_end - 1] / kTileKeys;
+  const uint8_t* slot = kv.base + w.kv_head * kv.slot_bytes;
+  const int32_t* table = w.table + first_tile;
+  const Chunk c{least(last_tile + 1 - first_tile, p.chunk_tiles),
+                first_tile * kTileKeys,
+                p.positions[w.token_begin],
+                s.rows,
+                group,
+                {kv, slot, table, p.block_bytes},
+                {kv, slot + kv.kv_heads * kv.slot_bytes, table, p.block_bytes}};
+  const int64_t begin = c.row_begin(0);
+  const bool direct = kv.int8 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
+  begin_chunk(s, begin);
+  score_tiles(c, s, direct);
+  end_scores(s, begin);
+  output_tiles(c, s, direct);
+  end_weights(s, begin);
+  return begin;
+}
+
+// Queries into the state, which has room for the scores of the chunks that they see.
+TAUT_FN AttentionState begin_rows(const Attention& p, const AttentionWork& w, float* scratch, Sums& joined) {
+  const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
+  const AttentionState s = make_state(scratch, d, rows, joined);
+  for (int64_t row = 0; row < rows; ++row) {
+    put_query(s, row, at(p.q, w.token_begin + row / group) + (w.kv_head * group + row % group) * d, p.scale);
+  }
+  return s;
+}
+
+TAUT_FN void put_outputs(const Attention& p, const AttentionWork& w, const Sums& sums) {
+  const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
+  for (int64_t row = 0; row < rows; ++row) {
+    put_output(sums, row, d, at(p.o, w.token_begin + row / group) + (w.kv_head * group + row % group) * d);
+  }
+}
+
+TAUT_FN int64_t chunks_of(const Attention& p, const AttentionWork& w) {
+  return p.positions[w.token_end - 1] / kTileKeys / p.chunk_tiles + 1;
 }
 
 }  // namespace
 
-int64_t attention_scratch(int64_t head_dim, int64_t group) {
-  return scratch_floats(head_dim, kQueryRows > group ? kQueryRows : group);
+int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles) {
+  return state_floats(head_dim, rows) + tiles * kTileKeys * rows + 64;
 }
 
-void attention(const Attention& p, const int32_t* table, int64_t kv_head, int64_t token_begin, int64_t token_end,
-               float* scratch) {
-  const KvLayer& kv = p.kv;
-  const int64_t group = p.heads / kv.kv_heads, rows = (token_end - token_begin) * group, d = kv.head_dim;
-  AttentionState s = make_state(scratch, d, rows, kQueryRows > group ? kQueryRows : group);
-  for (int64_t token = token_begin; token < token_end; ++token) {
-    for (int64_t g = 0; g < group; ++g) {
-      put_query(s, (token - token_begin) * group + g, at(p.q, token) + (kv_head * group + g) * d, p.scale);
+int64_t attention_partial(int64_t head_dim, int64_t rows) { return sums_floats(head_dim, rows); }
+
+void attention(const Attention& p, const AttentionWork& w, float* scratch) {
+  Sums joined;
+  AttentionState s = begin_rows(p, w, scratch, joined);
+  const Sums own = s.sums;
+  for (int64_t chunk = 0; chunk < chunks_of(p, w); ++chunk) {
+    s.sums = chunk == 0 ? joined : own;
+    const int64_t begin = attend_chunk(p, w, s, chunk);
+    if (chunk > 0) {
+      join(joined, own, s.padded, begin, s.rows);
     }
   }
-  const int64_t first_position = p.positions[token_begin], last_position = p.positions[token_end - 1];
-  for (int64_t tile = 0; tile <= last_position / kTileKeys; ++tile) {
-    const int64_t tile_begin = tile * kTileKeys;
-    const Tile t = tile_of(kv, kv.base + table[tile] * p.block_bytes, kv_head);
-    // Rows before row_begin see nothing of this tile, rows from row_whole on all of it.
-    const int64_t unseen = tile_begin - first_position, partial = unseen + kTileKeys - 1;
-    const int64_t row_begin = (unseen > 0 ? unseen : 0) * group;
-    const int64_t row_whole = partial <= 0 ? 0 : partial * group < rows ? partial * group : rows;
-    const auto visible = [=](int64_t row) {
-      const int64_t seen = first_position + row / group - tile_begin + 1;
-      return seen < kTileKeys ? seen : kTileKeys;
-    };
-    const bool direct = kv.int8 && rows == group && group <= kDirectRows && s.padded == d;
-    if (direct) {
-      for_row_tiles(0, rows, DirectScores{s, reinterpret_cast<const int8_t*>(t.keys)});
-    } else {
-      load_tile(kv, t, s);
-      for_row_tiles(row_begin, rows, ScoreTile{s});
-    }
-    soften<false>(s, row_begin, row_whole, visible, t.key_scale, t.value_scale);
-    soften<true>(s, row_begin > row_whole ? row_begin : row_whole, rows, visible, t.key_scale, t.value_scale);
-    if (direct) {
-      for_row_tiles(0, rows, DirectOutput{s, reinterpret_cast<const int8_t*>(t.values), visible(rows - 1)});
-      continue;
-    }
-    for (int64_t row = row_begin; row < row_whole; row += group) {  // the rows of one token see equally far
-      for_row_tiles(row, row + group, OutputTile{s, visible(row)});
-    }
-    for_row_tiles(row_whole > row_begin ? row_whole : row_begin, rows, OutputTile{s, kTileKeys});
+  put_outputs(p, w, joined);
+}
+
+void attention_chunk(const Attention& p, const AttentionWork& w, int64_t chunk, float* partial, float* scratch) {
+  Sums unused;
+  AttentionState s = begin_rows(p, w, scratch, unused);
+  s.sums = sums_at(partial, s.head_dim, s.rows);
+  attend_chunk(p, w, s, chunk);
+}
+
+void attention_join(const Attention& p, const AttentionWork& w, float* partials) {
+  const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
+  const int64_t first_position = p.positions[w.token_begin], size = sums_floats(d, rows);
+  const Sums joined = sums_at(partials, d, rows);
+  for (int64_t chunk = 1; chunk < chunks_of(p, w); ++chunk) {
+    const int64_t unseen = chunk * p.chunk_tiles * kTileKeys - first_position;
+    join(joined, sums_at(partials + chunk * size, d, rows), round_up(d, 16), unseen > 0 ? unseen * group : 0, rows);
   }
-  for (int64_t token = token_begin; token < token_end; ++token) {
-    for (int64_t g = 0; g < group; ++g) {
-      put_output(s, (token - token_begin) * group + g, at(p.o, token) + (kv_head * group + g) * d);
-    }
-  }
+  put_outputs(p, w, joined);
 }
 
 }  // namespace taut::TAUT_ISA_NS

@@ -1,8 +1,10 @@
-// Attention arithmetic, one for all: prefill and decode, cached and not, any number of query rows. Per query row and tile of 32 keys,
-//     s_t = (sum over d of q_d * k_td, fused in ascending d) * key scale     (q already times the softmax scale)
-//     m'  = max(m, max of the visible s_t);  c = exp(m - m');  p_t = exp(s_t - m'), 0 where t is not visible
-//     l   = l * c + sum of p_t;  o_d = o_d * c, then fused p_t * value scale * v_td over the visible t in ascending order
-// and o / l at the end. A row never depends on its companions, nor on bytes of tokens that it does not see.
+// Attention arithmetic, one for all: prefill and decode, cached and not, any number of query rows. The keys are cut by absolute position
+// into chunks of `chunk_tiles` tiles of 32. Per query row and chunk, over the keys t that the row sees (q already times the softmax scale),
+//     s_t = (sum over d of q_d * k_td, fused in ascending d) * key scale
+//     m = max of s_t;  p_t = exp(s_t - m);  l = sum of p_t, in 16 lanes from tile to tile, then the canonical tree
+//     o_d = fused sum of p_t * value scale * v_td in ascending t
+// and chunks are joined in ascending order (join below); o / l at the end. So a chunk may be computed by any thread. A row never
+// depends on its companions, nor on bytes of tokens that it does not see. A row that sees one chunk is plain softmax attention.
 #pragma once
 #include "kernels.h"
 #include "kernels/tile.h"
@@ -11,65 +13,83 @@
 namespace taut::TAUT_ISA_NS {
 
 constexpr int kTileKeys = static_cast<int>(kBlockTokens);
-constexpr int kChunk = 64;                  // columns of a chunk of queries: a constant stride (tile.h)
-constexpr int kQueryRows = 16 * kTileRows;  // query rows of a call, but for larger head groups
+constexpr int kChunk = 64;          // columns of a chunk of queries: a constant stride (tile.h)
+constexpr int64_t kValueTiles = 2;  // of values in L1 at once: a sweep over more keys loads and stores the sums less often
 constexpr float kMinusInfinity = -__builtin_inff();
 
 TAUT_FN int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+TAUT_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The state of `rows` query rows of one KV head, and one dequantized tile. All in the thread's scratch.
-struct AttentionState {
-  int64_t rows = 0, capacity = 0;
-  int64_t head_dim = 0, padded = 0;  // padded: head_dim rounded up to whole vectors
-  float* q = nullptr;                // [chunks][capacity][64]
-  float* out = nullptr;              // [capacity][padded]
-  float* scores = nullptr;           // [capacity][32]
-  float* keys = nullptr;             // [head_dim][32]
-  float* values = nullptr;           // [32][padded]
-  float* largest = nullptr;          // [capacity]
-  float* total = nullptr;            // [capacity]
-  float* correction = nullptr;       // [capacity]
+// What a chunk, or several joined ones, come to.
+struct Sums {
+  float* out = nullptr;      // [rows][padded], not yet divided by the total
+  float* largest = nullptr;  // [rows]
+  float* total = nullptr;    // [rows]
 };
 
-TAUT_FN int64_t scratch_floats(int64_t head_dim, int64_t capacity) {
-  const int64_t padded = round_up(head_dim, 16), queries = round_up(head_dim, kChunk);
-  return capacity * (queries + padded + kTileKeys + 3) + kTileKeys * (round_up(head_dim, 4) + padded) + 64;
+TAUT_FN int64_t sums_floats(int64_t head_dim, int64_t rows) { return round_up(rows * (round_up(head_dim, 16) + 2), 16); }
+
+TAUT_FN Sums sums_at(float* place, int64_t head_dim, int64_t rows) {
+  float* largest = place + rows * round_up(head_dim, 16);
+  return {place, largest, largest + rows};
 }
 
-TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows, int64_t capacity) {
+// `rows` query rows of one KV head, and the scores of one chunk. All in the thread's scratch; `sums` may lie elsewhere.
+struct AttentionState {
+  int64_t rows = 0;
+  int64_t head_dim = 0, padded = 0;  // padded: head_dim rounded up to whole vectors
+  float* q = nullptr;                // [chunks of 64][rows][64]
+  Sums sums;                         // of the chunk
+  float* keys = nullptr;             // [head_dim][32], one tile
+  float* values = nullptr;           // [tile][32][padded], kValueTiles of them
+  float* lanes = nullptr;            // [rows][16], of scores the largest so far, of weights the total
+  float* scores = nullptr;           // [tiles][rows][32]
+
+  float* tile_scores(int64_t tile) const { return scores + tile * rows * kTileKeys; }
+};
+
+// Floats of scratch without the scores, which come last: tiles * 32 * rows.
+TAUT_FN int64_t state_floats(int64_t head_dim, int64_t rows) {
+  return rows * round_up(head_dim, kChunk) + 2 * sums_floats(head_dim, rows) +
+         kTileKeys * (round_up(head_dim, 4) + kValueTiles * round_up(head_dim, 16)) + 16 * rows;
+}
+
+// `joined` gets a place of its own beside s.sums.
+TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows, Sums& joined) {
   AttentionState s;
   s.rows = rows;
-  s.capacity = capacity;
   s.head_dim = head_dim;
   s.padded = round_up(head_dim, 16);
   s.q = scratch;
-  s.out = s.q + capacity * round_up(head_dim, kChunk);
-  s.scores = s.out + capacity * s.padded;
-  s.keys = s.scores + capacity * kTileKeys;
+  float* next = s.q + rows * round_up(head_dim, kChunk);
+  s.sums = sums_at(next, head_dim, rows);
+  next += sums_floats(head_dim, rows);
+  joined = sums_at(next, head_dim, rows);
+  s.keys = next + sums_floats(head_dim, rows);
   s.values = s.keys + kTileKeys * round_up(head_dim, 4);
-  s.largest = s.values + kTileKeys * s.padded;
-  s.total = s.largest + capacity;
-  s.correction = s.total + capacity;
-  for (int64_t r = 0; r < rows; ++r) {
-    s.largest[r] = kMinusInfinity;
-    s.total[r] = 0.0f;
-    for (int64_t d = 0; d < s.padded; d += 16) {
-      store(s.out + r * s.padded + d, zero());
-    }
-  }
+  s.lanes = s.values + kValueTiles * kTileKeys * s.padded;
+  s.scores = s.lanes + 16 * rows;
   return s;
 }
 
 // Query row r, times the softmax scale, into its chunks.
 TAUT_FN void put_query(const AttentionState& s, int64_t row, const float* q, float scale) {
   for (int64_t d = 0; d < s.head_dim; d += 16) {
-    float* chunk = s.q + (d / kChunk) * s.capacity * kChunk + row * kChunk + d % kChunk;
+    float* chunk = s.q + (d / kChunk) * s.rows * kChunk + row * kChunk + d % kChunk;
     store(chunk, mul(load_n(q + d, s.head_dim - d), set1(scale)));
   }
 }
 
+TAUT_FN void begin_chunk(const AttentionState& s, int64_t row_begin) {
+  for (int64_t row = row_begin; row < s.rows; ++row) {
+    store(s.lanes + row * 16, set1(kMinusInfinity));
+  }
+}
+
+// Products of rows and the keys of one tile, [d][32], into the tile's scores.
 struct ScoreTile {
   const AttentionState& s;
+  float* scores;
 
   template <int R>
   TAUT_OWN void operator()(int64_t row) const {
@@ -78,82 +98,88 @@ struct ScoreTile {
       f32x16 acc[R][C];
       tile_zero(acc);
       for (int64_t d = 0; d < s.head_dim; d += kChunk) {
-        const float* q = s.q + (d / kChunk) * s.capacity * kChunk + row * kChunk;
-        const int64_t n = s.head_dim - d < kChunk ? s.head_dim - d : kChunk;
-        tile_fma<R, C, kChunk>(acc, q, s.keys + d * kTileKeys + column, kTileKeys, n);
+        const float* q = s.q + (d / kChunk) * s.rows * kChunk + row * kChunk;
+        tile_fma<R, C, kChunk>(acc, q, s.keys + d * kTileKeys + column, kTileKeys, least(s.head_dim - d, kChunk));
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
         for (int c = 0; c < C; ++c) {
-          store(s.scores + (row + r) * kTileKeys + column + 16 * c, acc[r][c]);
+          store(scores + (row + r) * kTileKeys + column + 16 * c, acc[r][c]);
         }
       }
     }
   }
 };
 
-// Scores of rows [begin, end) become weights p * value scale; their maxima and totals move on. Row r sees `visible(r)` keys of the
-// tile, at least one; kWhole: all of them. Scales null: 1.
+// The products of rows [begin, end) with one tile become scores: times the keys' scales (null: 1), minus infinity from key `visible(row)`
+// on (kWhole: all 32 are visible). The largest of each lane moves on.
 template <bool kWhole, typename Visible>
-TAUT_FN void soften(const AttentionState& s, int64_t begin, int64_t end, const Visible& visible, const float* key_scale,
-                    const float* value_scale) {
+TAUT_FN void settle(const AttentionState& s, float* tile, int64_t begin, int64_t end, const Visible& visible,
+                    const float* key_scale) {
   const f32x16 one = set1(1.0f), hidden = set1(kMinusInfinity);
   const bool scaled = key_scale != nullptr;
-  const f32x16 ka = scaled ? load(key_scale) : one, kb = scaled ? load(key_scale + 16) : one;
-  const f32x16 va = scaled ? load(value_scale) : one, vb = scaled ? load(value_scale + 16) : one;
+  const f32x16 scale_a = scaled ? load(key_scale) : one, scale_b = scaled ? load(key_scale + 16) : one;
   for (int64_t row = begin; row < end; ++row) {
-    float* scores = s.scores + row * kTileKeys;
+    float* scores = tile + row * kTileKeys;
     f32x16 a = load(scores), b = load(scores + 16);
     if (scaled) {
-      a = mul(a, ka);
-      b = mul(b, kb);
+      a = mul(a, scale_a);
+      b = mul(b, scale_b);
     }
     if (!kWhole) {
       const int64_t n = visible(row);
-      a = select(first_n(n < 16 ? n : 16), a, hidden);
+      a = select(first_n(least(n, 16)), a, hidden);
       b = select(first_n(n < 16 ? 0 : n - 16), b, hidden);
     }
-    store(scores, a);
-    store(scores + 16, b);
-    const float tile_largest = reduce_max(max(a, b)), before = s.largest[row];
-    const float largest = tile_largest > before ? tile_largest : before;
-    s.correction[row] = before - largest;
-    s.largest[row] = largest;
-  }
-  for (int64_t row = begin; row < end; row += 16) {
-    store_n(s.correction + row, exp(load_n(s.correction + row, end - row)), end - row);
-  }
-  for (int64_t row = begin; row < end; ++row) {
-    float* scores = s.scores + row * kTileKeys;
-    const f32x16 largest = set1(s.largest[row]);
-    f32x16 a = exp(sub(load(scores), largest)), b = exp(sub(load(scores + 16), largest));
-    mask16 in_a, in_b;
-    if (!kWhole) {
-      const int64_t n = visible(row);
-      in_a = first_n(n < 16 ? n : 16);
-      in_b = first_n(n < 16 ? 0 : n - 16);
-      a = select(in_a, a, zero());
-      b = select(in_b, b, zero());
+    if (scaled || !kWhole) {
+      store(scores, a);
+      store(scores + 16, b);
     }
-    s.total[row] = __builtin_fmaf(s.total[row], s.correction[row], reduce_add(add(a, b)));
-    if (scaled) {
-      a = mul(a, va);
-      b = mul(b, vb);
-      if (!kWhole) {  // scales of unseen keys may be anything
-        a = select(in_a, a, zero());
-        b = select(in_b, b, zero());
-      }
+    store(s.lanes + row * 16, max(load(s.lanes + row * 16), max(a, b)));
+  }
+}
+
+// All scores of rows [begin, end) are there: their largest is known, their totals start.
+TAUT_FN void end_scores(const AttentionState& s, int64_t begin) {
+  for (int64_t row = begin; row < s.rows; ++row) {
+    s.sums.largest[row] = reduce_max(load(s.lanes + row * 16));
+    store(s.lanes + row * 16, zero());
+  }
+}
+
+// Scores of rows [begin, rows) in one tile become weights p * value scale (null: 1); each lane's total moves on.
+TAUT_OWN static void weigh(const AttentionState& s, int64_t tile, int64_t begin, const float* value_scale) {
+  const float* constants = exp_constants();
+  for (int64_t row = begin; row < s.rows; ++row) {
+    float* scores = s.tile_scores(tile) + row * kTileKeys;
+    const f32x16 largest = set1(s.sums.largest[row]);
+    f32x16 a = exp_negative(sub(load(scores), largest), constants);
+    f32x16 b = exp_negative(sub(load(scores + 16), largest), constants);
+    store(s.lanes + row * 16, add(load(s.lanes + row * 16), add(a, b)));
+    if (value_scale != nullptr) {  // scales of unseen keys may be anything, but nobody reads their weights
+      a = mul(a, load(value_scale));
+      b = mul(b, load(value_scale + 16));
     }
     store(scores, a);
     store(scores + 16, b);
   }
 }
 
-// out = out * correction + weights * values over the first `visible` keys.
-struct OutputTile {
+TAUT_FN void end_weights(const AttentionState& s, int64_t begin) {
+  for (int64_t row = begin; row < s.rows; ++row) {
+    s.sums.total[row] = reduce_add(load(s.lanes + row * 16));
+  }
+}
+
+// out += weights * values over tiles [begin, end), the last one's first `visible` keys; out starts at 0 with tile 0. `values(tile)` is
+// [32][ldw] float.
+template <typename Values>
+struct OutputTiles {
   const AttentionState& s;
-  int64_t visible;
+  int64_t begin, end, visible;
+  const Values& values;
+  int64_t ldw;
 
   template <int R>
   TAUT_OWN void operator()(int64_t row) const {
@@ -169,17 +195,23 @@ struct OutputTile {
 
   template <int R, int C>
   TAUT_MEMBER void run(int64_t row, int64_t d) const {
-    float* out = s.out + row * s.padded + d;
+    float* out = s.sums.out + row * s.padded + d;
     f32x16 acc[R][C];
+    if (begin == 0) {
+      tile_zero(acc);
+    } else {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const f32x16 correction = set1(s.correction[row + r]);
+      for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-      for (int c = 0; c < C; ++c) {
-        acc[r][c] = mul(load(out + r * s.padded + 16 * c), correction);
+        for (int c = 0; c < C; ++c) {
+          acc[r][c] = load(out + r * s.padded + 16 * c);
+        }
       }
     }
-    tile_fma<R, C, kTileKeys>(acc, s.scores + row * kTileKeys, s.values + d, s.padded, visible);
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t keys = tile + 1 < end ? kTileKeys : visible;
+      tile_fma<R, C, kTileKeys>(acc, s.tile_scores(tile) + row * kTileKeys, values(tile) + d, ldw, keys);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
@@ -190,10 +222,29 @@ struct OutputTile {
   }
 };
 
-TAUT_FN void put_output(const AttentionState& s, int64_t row, float* o) {
-  const f32x16 total = set1(s.total[row]);
-  for (int64_t d = 0; d < s.head_dim; d += 16) {
-    store_n(o + d, div(load(s.out + row * s.padded + d), total), s.head_dim - d);
+// Sums of earlier chunks take in those of the next: m' = max(m, m_c); a = exp(m - m'), b = exp(m_c - m');
+// l = l * a + l_c * b;  o_d = o_d * a + o_cd * b (the first product fused).
+TAUT_OWN static void join(const Sums& sums, const Sums& next, int64_t padded, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const float before = sums.largest[row], here = next.largest[row], largest = here > before ? here : before;
+    const f32x16 a = exp_negative(set1(before - largest), exp_constants()),
+                 b = exp_negative(set1(here - largest), exp_constants());
+    float factors[32];
+    store(factors, a);
+    store(factors + 16, b);
+    sums.largest[row] = largest;
+    sums.total[row] = __builtin_fmaf(sums.total[row], factors[0], next.total[row] * factors[16]);
+    float* out = sums.out + row * padded;
+    for (int64_t d = 0; d < padded; d += 16) {
+      store(out + d, fma(load(out + d), a, mul(load(next.out + row * padded + d), b)));
+    }
+  }
+}
+
+TAUT_FN void put_output(const Sums& sums, int64_t row, int64_t head_dim, float* o) {
+  const f32x16 total = set1(sums.total[row]);
+  for (int64_t d = 0; d < head_dim; d += 16) {
+    store_n(o + d, div(load(sums.out + row * round_up(head_dim, 16) + d), total), head_dim - d);
   }
 }
 

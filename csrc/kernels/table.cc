@@ -1,6 +1,6 @@
 // The kernels of this ISA.
 #include "kernels.h"
-#include "kernels/attention_tile.h"
+#include "kernels/tile.h"
 
 namespace taut::TAUT_ISA_NS {
 
@@ -14,7 +14,8 @@ struct Pointee<T*> {
 #define TAUT_KERNEL(type, name) Pointee<type>::Type name;
 #include "kernels.def"
 #undef TAUT_KERNEL
-int64_t attention_scratch(int64_t head_dim, int64_t group);
+int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles);
+int64_t attention_partial(int64_t head_dim, int64_t rows);
 int64_t linear_q8_scratch(int64_t k, int64_t pieces);
 int64_t linear_q4_scratch(int64_t k, int64_t pieces);
 
@@ -23,13 +24,12 @@ int64_t linear_q4_scratch(int64_t k, int64_t pieces);
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    TAUT_STRING(TAUT_ISA_NS),
-    kTileRows,
+    TAUT_STRING(TAUT_ISA_NS), kTileRows,
 #define TAUT_KERNEL(type, name) name,
 #include "kernels.def"
 #undef TAUT_KERNEL
-    kQueryRows,
     attention_scratch,
+    attention_partial,
     linear_q8_scratch,
     linear_q4_scratch,
 };

@@ -30,6 +30,39 @@ TAUT_FN f32x16 exp(f32x16 x) {
   return mul(mul(p, s0), s1);
 }
 
+// exp(x) for -64 < x <= 0, the same bits as exp in two thirds of its steps; e^-64 below, minus infinity included: nothing beside the 1 that
+// every softmax holds. 2^n comes straight out of t, whose low bits hold n + 127. The constants are operands in memory: 16 registers do
+// not hold them beside a loop's own values, and GCC would keep them on the stack. `constants` comes from exp_constants, outside of the loop.
+#define TAUT_LANES(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+alignas(64) static const float kExpConstants[] = {
+    TAUT_LANES(-64.0f),           TAUT_LANES(0x1.715476p+0f),  TAUT_LANES(12583039.0f),    TAUT_LANES(-0x1.62e4p-1f),
+    TAUT_LANES(-0x1.7f7d1cp-20f), TAUT_LANES(0x1.6a2434p-10f), TAUT_LANES(0x1.1239e2p-7f), TAUT_LANES(0x1.5558f2p-5f),
+    TAUT_LANES(0x1.555492p-3f),   TAUT_LANES(0x1.fffffcp-2f),  TAUT_LANES(1.0f),
+};
+#undef TAUT_LANES
+
+TAUT_FN const float* exp_constants() {
+  const float* constants = kExpConstants;
+  asm("" : "+r"(constants));  // the compiler no longer knows the values, and so leaves them where they are
+  return constants;
+}
+
+TAUT_FN f32x16 exp_negative(f32x16 x, const float* constants) {
+  const auto constant = [constants](int i) __attribute__((always_inline)) { return load(constants + 16 * i); };
+  x = max(constant(0), x);  // NaN: itself
+  const f32x16 t = fma(x, constant(1), constant(2));
+  const f32x16 n = sub(t, constant(2));
+  f32x16 r = fma(n, constant(3), x);
+  r = fma(n, constant(4), r);
+  f32x16 p = fma(constant(5), r, constant(6));
+  p = fma(p, r, constant(7));
+  p = fma(p, r, constant(8));
+  p = fma(p, r, constant(9));
+  p = fma(p, r, constant(10));
+  p = fma(p, r, constant(10));
+  return mul(p, as_f32(shift_left<23>(as_i32(t))));
+}
+
 // erf x = sign(x) (1 - exp(-|x| Q(|x|))): Q fits -ln(erfc t) / t on [0, 4]; absolute error below 1.5e-7.
 TAUT_FN f32x16 erf(f32x16 x) {
   const f32x16 t = min(set1(4.0f), abs(x));

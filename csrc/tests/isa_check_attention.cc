@@ -5,6 +5,7 @@ namespace taut::check {
 namespace {
 
 constexpr int kLayers = 2, kBlocks = 7;
+constexpr int kCallRows = 96;
 
 // Layout of a pool: engine/kv_cache.py.
 struct KvShape {
@@ -22,6 +23,7 @@ struct AttentionCase {
   KvShape kv;
   int group, first_position, tokens;
   Values values = Values::kUnit;
+  int chunk_tiles = 16;
 };
 
 // A pool of random keys and values; what no query sees is NaN (int8: scales).
@@ -47,6 +49,22 @@ void fill_pool(const KvShape& kv, uint8_t* pool, const int32_t* table, int num_k
   }
 }
 
+void run_attention(const KernelTable& kernels, const Attention& a, const AttentionWork& w, bool by_chunks) {
+  const int64_t d = a.kv.head_dim, rows = (w.token_end - w.token_begin) * (a.heads / a.kv.kv_heads);
+  const int64_t tiles = a.positions[w.token_end - 1] / kBlockTokens + 1, chunks = (tiles - 1) / a.chunk_tiles + 1;
+  Floats scratch(1, kernels.attention_scratch(d, rows, tiles < a.chunk_tiles ? tiles : a.chunk_tiles));
+  if (!by_chunks) {
+    kernels.attention(a, w, scratch.data());
+    return;
+  }
+  const int64_t size = kernels.attention_partial(d, rows);
+  Floats partials(1, chunks * size);
+  for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+    kernels.attention_chunk(a, w, chunk, partials.data() + chunk * size, scratch.data());
+  }
+  kernels.attention_join(a, w, partials.data());
+}
+
 void attention_case(Check& check, const AttentionCase& c, uint64_t seed) {
   Random random(seed);
   const int heads = c.kv.kv_heads * c.group, num_keys = c.first_position + c.tokens, d = c.kv.head_dim;
@@ -56,49 +74,53 @@ void attention_case(Check& check, const AttentionCase& c, uint64_t seed) {
   Floats q(2 + c.tokens, heads * d, random, c.values == Values::kUnit ? Values::kUnit : Values::kWide, 5);
   std::vector<int32_t> positions(static_cast<size_t>(2 + c.tokens));
   for (int t = 0; t < c.tokens; ++t) positions[static_cast<size_t>(2 + t)] = c.first_position + t;
-  check.same(text("attention int8 %d kv heads %d group %d head_dim %d position %d tokens %d values %d", c.kv.int8,
-                  c.kv.kv_heads, c.group, d, c.first_position, c.tokens, int(c.values)),
-             [&](const KernelTable& kernels) {
-               Floats o(2 + c.tokens, heads * d, 3);
-               Floats scratch(1, kernels.attention_scratch(d, c.group));
-               Attention a;
-               a.q = q.in(), a.o = o.out(), a.kv = c.kv.layer(pool.data(), 1), a.positions = positions.data();
-               a.block_bytes = c.kv.block_bytes(), a.heads = heads, a.scale = 0.3f / __builtin_sqrtf(static_cast<float>(d));
-               // Token by token in half of the cases on the reference, in the others on the rest: a row depends on no other.
-               const int limit = kernels.attention_rows / c.group > 0 ? kernels.attention_rows / c.group : 1;
-               const int step = check.is_reference(kernels) == (seed % 2 == 0) ? 1 : limit;
-               for (int head = 0; head < c.kv.kv_heads; ++head) {
-                 for (int t = 0; t < c.tokens; t += step) {
-                   kernels.attention(a, table, head, 2 + t, 2 + (t + step < c.tokens ? t + step : c.tokens), scratch.data());
-                 }
-               }
-               return o.words();
-             });
+  const auto label = text("attention int8 %d kv heads %d group %d head_dim %d position %d tokens %d values %d chunks of %d",
+                          c.kv.int8, c.kv.kv_heads, c.group, d, c.first_position, c.tokens, int(c.values), c.chunk_tiles);
+  check.same(label, [&](const KernelTable& kernels) {
+    Floats o(2 + c.tokens, heads * d, 3);
+    Attention a;
+    a.q = q.in(), a.o = o.out(), a.kv = c.kv.layer(pool.data(), 1), a.positions = positions.data();
+    a.block_bytes = c.kv.block_bytes(), a.chunk_tiles = c.chunk_tiles, a.heads = heads;
+    a.scale = 0.3f / __builtin_sqrtf(static_cast<float>(d));
+    // Token by token in half of the cases on the reference, in the others on the rest: a row depends on no other. Likewise chunk by
+    // chunk, last one first: chunks depend on none.
+    const int limit = kCallRows / c.group > 0 ? kCallRows / c.group : 1;
+    const int step = check.is_reference(kernels) == (seed % 2 == 0) ? 1 : limit;
+    for (int head = 0; head < c.kv.kv_heads; ++head) {
+      for (int t = 0; t < c.tokens; t += step) {
+        const AttentionWork w{table, head, 2 + t, 2 + (t + step < c.tokens ? t + step : c.tokens)};
+        run_attention(kernels, a, w, check.is_reference(kernels) == (seed % 4 < 2));
+      }
+    }
+    return o.words();
+  });
 }
 
-void full_case(Check& check, int kv_heads, int group, int d, int tokens, Values values, uint64_t seed) {
+void full_case(Check& check, int kv_heads, int group, int d, int tokens, Values values, int chunk_tiles, uint64_t seed) {
   Random random(seed);
   const int heads = kv_heads * group, begin = 3;
   Floats q(begin + tokens, heads * d, random, values, 5), k(begin + tokens, kv_heads * d, random, values, 1);
   Floats v(begin + tokens, kv_heads * d, random, values == Values::kUnit ? values : Values::kWide, 2);
-  check.same(
-      text("attention_full kv heads %d group %d head_dim %d tokens %d values %d", kv_heads, group, d, tokens, int(values)),
-      [&](const KernelTable& kernels) {
-        Floats o(begin + tokens, heads * d, 3);
-        Floats scratch(1, kernels.attention_scratch(d, group));
-        AttentionFull a;
-        a.q = q.in(), a.k = k.in(), a.v = v.in(), a.o = o.out();
-        a.heads = heads, a.kv_heads = kv_heads, a.head_dim = d, a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
-        const int limit = kernels.attention_rows / group > 0 ? kernels.attention_rows / group : 1;
-        const int step = check.is_reference(kernels) == (seed % 2 == 0) ? 1 : limit;
-        for (int head = 0; head < kv_heads; ++head) {
-          for (int t = 0; t < tokens; t += step) {
-            const int end = t + step < tokens ? t + step : tokens;
-            kernels.attention_full(a, begin, begin + tokens, head, begin + t, begin + end, scratch.data());
-          }
-        }
-        return o.words();
-      });
+  check.same(text("attention_full kv heads %d group %d head_dim %d tokens %d values %d chunks of %d", kv_heads, group, d,
+                  tokens, int(values), chunk_tiles),
+             [&](const KernelTable& kernels) {
+               Floats o(begin + tokens, heads * d, 3);
+               AttentionFull a;
+               a.q = q.in(), a.k = k.in(), a.v = v.in(), a.o = o.out();
+               a.heads = heads, a.kv_heads = kv_heads, a.head_dim = d, a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
+               a.chunk_tiles = chunk_tiles;
+               const int limit = kCallRows / group > 0 ? kCallRows / group : 1;
+               const int64_t rows = kCallRows > group ? kCallRows : group;
+               Floats scratch(1, kernels.attention_scratch(d, rows, (tokens + kBlockTokens - 1) / kBlockTokens));
+               const int step = check.is_reference(kernels) == (seed % 2 == 0) ? 1 : limit;
+               for (int head = 0; head < kv_heads; ++head) {
+                 for (int t = 0; t < tokens; t += step) {
+                   const int end = t + step < tokens ? t + step : tokens;
+                   kernels.attention_full(a, begin, begin + tokens, head, begin + t, begin + end, scratch.data());
+                 }
+               }
+               return o.words();
+             });
 }
 
 }  // namespace
@@ -149,6 +171,13 @@ void check_attention(Check& check) {
         }
       }
     }
+    for (const int chunk_tiles : {1, 2, 3}) {
+      for (const auto& [position, tokens] : {std::pair{0, 150}, {63, 2}, {64, 1}, {190, 20}, {223, 1}}) {
+        attention_case(check, {{2, 64, int8}, 3, position, tokens, Values::kUnit, chunk_tiles}, ++seed);
+        attention_case(check, {{1, 20, int8}, 1, position, tokens, Values::kWide, chunk_tiles}, ++seed);
+        attention_case(check, {{1, 64, int8}, 5, position, 1, Values::kUnit, chunk_tiles}, ++seed);
+      }
+    }
     attention_case(check, {{1, 64, int8}, 1, 60, 100}, ++seed);
     attention_case(check, {{1, 16, int8}, 100, 33, 2}, ++seed);  // a group beyond a call's query rows
   }
@@ -160,7 +189,8 @@ void check_attention_full(Check& check) {
   for (const auto& [kv_heads, group, head_dim] : {std::tuple{2, 1, 32}, {1, 1, 64}, {1, 3, 20}, {2, 2, 80}, {1, 1, 7}}) {
     for (const int tokens : {1, 2, 5, 16, 31, 32, 33, 70}) {
       for (const Values values : {Values::kUnit, Values::kWide, Values::kSpecial}) {
-        full_case(check, kv_heads, group, head_dim, tokens, values, ++seed);
+        full_case(check, kv_heads, group, head_dim, tokens, values, 16, ++seed);
+        full_case(check, kv_heads, group, head_dim, tokens, values, 1, ++seed);
       }
     }
   }

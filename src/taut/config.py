@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from taut.errors import UsageError
 
 EXECUTORS = ("native", "reference")
+ATTENTIONS = ("auto", "flash", "plain")
 PRECISIONS = ("int8", "int4-g128", "int4-g64", "int4-g32", "fp16", "bf16", "fp32")
 
 
@@ -17,13 +18,15 @@ class LoadConfig:
     layers with a precision of their own, as "layers.*.down=fp16". threads: None takes what the machine allows.
     memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free. max_context:
     shorter than the model's own limit. exact: results equal on every ISA bit for bit (today's plans always are; reserved for
-    precisions whose instructions round differently)."""
+    precisions whose instructions round differently). attention: auto takes what was measured fastest for a row's position; flash and
+    plain force one way for all rows (kernels/attention.py)."""
 
     precision: str = "int8"
     threads: int | None = None
     memory_bytes: int | None = None
     max_context: int | None = None
     executor: str = "native"
+    attention: str = "auto"
     disable_passes: Sequence[str] = ()
     pins: Sequence[str] = ()
     exact: bool = False
@@ -36,6 +39,8 @@ class LoadConfig:
             faults.append(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.executor not in EXECUTORS:
             faults.append(f"executor {self.executor!r} is not one of {', '.join(EXECUTORS)}")
+        if self.attention not in ATTENTIONS:
+            faults.append(f"attention {self.attention!r} is not one of {', '.join(ATTENTIONS)}")
         for name in ("threads", "memory_bytes", "max_context", "max_sequences", "step_tokens"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):

@@ -60,6 +60,11 @@ MAX_CONTEXT = Variable(
     "--max-context",
 )
 EXECUTOR = Variable("TAUT_EXECUTOR", "What runs the plan; default native. reference is the slow numpy oracle.", "--executor")
+ATTENTION = Variable(
+    "TAUT_ATTENTION",
+    "How softmax is taken; default auto, the fastest measured. flash: online, tile by tile; plain: over all keys at once.",
+    "--attention",
+)
 EXACT = Variable(
     "TAUT_EXACT",
     "Give the same bits on every instruction set. int8 and fp32 always do, so today this changes nothing.",

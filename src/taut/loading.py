@@ -16,6 +16,7 @@ from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
 from taut.graph import Graph, Node
+from taut.kernels.attention import POLICIES
 from taut.kernels.table import select
 from taut.models import BuiltModel
 from taut.plan import cache
@@ -102,6 +103,12 @@ class Loaded:
         arena = ", ".join(f"{size:,} bytes a {space[:-1]}" for space, size in self.plan.space_bytes.items() if size)
         lines.append(f"\nplan {self.plan.digest}: {counted(len(self.plan.steps), 'step')}, arena {arena}")
         lines += plan_text.lines(self.plan, every_layer=every_layer)
+        why = (
+            POLICIES[self.config.attention].reason
+            if self.runtime
+            else "numpy takes one softmax over all keys, whatever is asked"
+        )
+        lines.append(f"\nattention {self.config.attention}: {why}")
         tiled = {step.op for step in self.plan.steps} & set(plan.weights.LINEARS)
         for op in sorted(tiled):
             kernel = select(op, self.plan.steps[0].kernel.partition("/")[0])
@@ -192,11 +199,11 @@ def _linear_precision(node: Node, asked: str) -> str:
 
 def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
     if config.executor == "reference":
-        return None, plan.Target()
+        return None, plan.Target(softmax_keys=POLICIES[config.attention].softmax_keys)
     from taut.engine.runtime import runtime
 
     machine = runtime(config.threads)
-    return machine, plan.Target(machine.isa)
+    return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys)
 
 
 def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:

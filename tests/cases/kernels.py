@@ -47,7 +47,7 @@ def plain(op: str, features: int, inputs: int = 1, **attrs: Any) -> Case:
 
 
 def full(heads: int, kv_heads: int, head_dim: int) -> Case:
-    attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
+    attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "softmax_keys": 64}
     q, kv = heads * head_dim, kv_heads * head_dim
     return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), attrs, tokens=83)
 

@@ -243,6 +243,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     loads["model"] = decoder
     flags = "--precision fp32 --threads 2 --memory 4GiB --max-context 99 --executor reference --disable-pass a --disable-pass b --exact"
     flags += " --pin a=fp16 --pin b=int8"
+    flags += " --attention plain"
     ok("inspect", "some/model", *flags.split())
     expected = {
         "precision": "fp32",
@@ -251,6 +252,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
         "max_context": 99,
         "executor": "reference",
         "pins": ("a=fp16", "b=int8"),
+        "attention": "plain",
         "disable_passes": ("a", "b"),
         "exact": True,
         "progress": None,
@@ -258,6 +260,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     assert loads["ref"] == "some/model"
     assert loads["options"] == expected
     twins = {"PRECISION": "fp32", "THREADS": "2", "MEMORY": "4GiB", "MAX_CONTEXT": "99", "EXECUTOR": "reference", "EXACT": "1"}
+    twins["ATTENTION"] = "plain"
     lists = {"TAUT_DISABLE_PASS": "a b", "TAUT_PIN": "a=fp16 b=int8"}
     result = run("inspect", "some/model", **lists, **{f"TAUT_{name}": value for name, value in twins.items()})
     assert result.exit_code == 0, result.output
@@ -308,6 +311,7 @@ def said(result: Result) -> str:
             "'int4' is given; int8 or int4-g128 or int4-g64 or int4-g32 or fp16 or bf16 or fp32 is accepted",
         ),
         (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
+        (["inspect", "m", "--attention", "fast"], "'fast' is given; auto or flash or plain is accepted"),
         (["inspect", "m", "--disable-pass", ""], "'' is given; text of at least one character is accepted"),
         (["generate", "m", "x", "--temperature", "3"], "'3' is given; a number from 0 to 2 is accepted"),
         (["generate", "m", "x", "--temperature", "nan"], "'nan' is given; a number from 0 to 2 is accepted"),

@@ -22,6 +22,7 @@ from taut.quant.schemes.int8 import round_up
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not isas(), reason="the native module is not built")]
 BEST = isas()[-1] if isas() else ""
 NUM_BLOCKS = 24
+CHUNKS = (32, 64, 256, 0)  # keys of one softmax; 0: all
 STORE = WeightStore({}, {})
 
 
@@ -56,7 +57,7 @@ SHAPES = (
 )
 
 
-def plan_of(shape: Shape) -> Plan:
+def plan_of(shape: Shape, softmax_keys: int) -> Plan:
     """qkv in one buffer; the cache is written in layer 1, then attended."""
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     qkv = Buffer("tokens", 0, round_up(4 * (q + 2 * kv), 64))
@@ -67,7 +68,7 @@ def plan_of(shape: Shape) -> Plan:
         write = Step("rope_cache", views, views[:1], ("rope",), {**attrs, "rotary_dim": shape.rotary_dim})
     else:
         write = Step("cache_write", views[1:], (), (), attrs)
-    heads = {"heads": shape.heads, "kv_heads": shape.kv_heads, "scale": shape.head_dim**-0.5}
+    heads = {"heads": shape.heads, "kv_heads": shape.kv_heads, "scale": shape.head_dim**-0.5, "softmax_keys": softmax_keys}
     attend = Step("attention", views[:1], (View("o", out, 0, q),), (), {**attrs, **heads})
     return Plan((write, attend), attend.outputs, {"tokens": qkv.row_bytes + out.row_bytes, "rows": 0, "sequences": 0}, "fp32")
 
@@ -86,8 +87,10 @@ def batch_of(spans: list[tuple[int, int]], tables: list[list[int]]) -> Batch:
 class Subject:
     """One shape on one ISA with its own pool, which starts full of 0xFF: NaN scales and numbers."""
 
-    def __init__(self, shape: Shape, isa: str = BEST, threads: int = 1) -> None:
-        self.shape, self.plan, self.pool = shape, plan_of(shape), KVPool(shape.layout, NUM_BLOCKS)
+    def __init__(
+        self, shape: Shape, isa: str = BEST, threads: int = 1, softmax_keys: int = 64, num_blocks: int = NUM_BLOCKS
+    ) -> None:
+        self.shape, self.plan, self.pool = shape, plan_of(shape, softmax_keys), KVPool(shape.layout, num_blocks)
         self.pool.memory[...] = 0xFF
         self.executor = NativeExecutor(self.plan, shape.store, runtime(isa, threads), self.pool)
 
@@ -110,12 +113,13 @@ def names(shape: Shape) -> str:
     return f"{shape.heads}x{shape.kv_heads}x{shape.head_dim}-{shape.format}-rope{shape.rotary_dim}"
 
 
+@pytest.mark.parametrize("softmax_keys", [32, 64, 0])
 @pytest.mark.parametrize("shape", SHAPES, ids=names)
 @pytest.mark.parametrize("isa", isas())
-def test_matches_reference(shape: Shape, isa: str) -> None:
+def test_matches_reference(shape: Shape, isa: str, softmax_keys: int) -> None:
     batch = batch_of([(0, 77), (0, 1), (0, 33)], [[5, 2, 9], [0], [7, 1]])
     qkv = random_qkv(shape, batch.num_tokens, 3)
-    subject = Subject(shape, isa)
+    subject = Subject(shape, isa, softmax_keys=softmax_keys)
     actual = subject.run(batch, qkv)
     pool = KVPool(shape.layout, NUM_BLOCKS)
     pool.memory[...] = subject.pool.memory  # the reference attends over the same stored numbers
@@ -185,6 +189,74 @@ def test_chunks_company_and_blocks_do_not_matter(shape: Shape) -> None:
         begin = end
     assert begin == length
     assert np.concatenate(rows).tobytes() == whole.tobytes()
+
+
+LONG = (Shape(9, 3, 64), Shape(2, 2, 64, "fp32"), Shape(5, 1, 20), Shape(2, 1, 128))
+
+
+@pytest.mark.parametrize("softmax_keys", CHUNKS)
+@pytest.mark.parametrize("shape", LONG, ids=names)
+def test_threads_share_a_long_context_without_a_trace(shape: Shape, softmax_keys: int) -> None:
+    """One thread takes all chunks of keys; with two, a call that would keep one of them busy alone is split into its chunks. Prefill rows
+    and decode rows of a position have the same bits in both."""
+    length, table = 700, list(range(1, 23))
+    qkv = random_qkv(shape, length, 10)
+    whole = Subject(shape, softmax_keys=softmax_keys).run(batch_of([(0, length)], [table]), qkv)
+    shared = Subject(shape, threads=2, softmax_keys=softmax_keys)
+    singles = [(at, at + 1) for at in (*range(500, 508), *range(645, 675))]
+    parts = sorted([(0, 500), (508, 516), (516, 636), (636, 645), (675, length), *singles])  # two cross a chunk's border
+    rows = [shared.run(batch_of([(begin, end)], [table]), [x[begin:end] for x in qkv]) for begin, end in parts]
+    assert np.concatenate(rows).tobytes() == whole.tobytes()
+
+
+def test_one_long_sequence_among_short_ones() -> None:
+    """Only its calls are split, and each result lands in its place."""
+    shape, table = LONG[0], list(range(20))
+    long = random_qkv(shape, 600, 11)
+    short = random_qkv(shape, 2, 12)
+    alone = Subject(shape, softmax_keys=64)
+    expected_long = alone.run(batch_of([(0, 600)], [table]), long)[-1:]
+    expected_short = alone.run(batch_of([(0, 2)], [[21]]), short)[-1:]
+    together = Subject(shape, threads=2, softmax_keys=64)
+    together.run(batch_of([(0, 599), (0, 1), (0, 1)], [table, [21], [22]]), [
+        np.concatenate([a[:599], b[:1], b[:1]]) for a, b in zip(long, short, strict=True)
+    ])  # fmt: skip
+    rows = together.run(batch_of([(1, 2), (599, 600), (1, 2)], [[21], table, [22]]), [
+        np.concatenate([b[1:], a[599:], b[1:]]) for a, b in zip(long, short, strict=True)
+    ])  # fmt: skip
+    assert rows.tobytes() == np.concatenate([expected_short, expected_long, expected_short]).tobytes()
+
+
+@pytest.mark.parametrize("shape", LONG, ids=names)
+def test_policies_are_one_below_their_first_chunk(shape: Shape) -> None:
+    """A row that sees one chunk alone has plain attention's bits; later rows are rounded otherwise, within the same bound."""
+    qkv = random_qkv(shape, 300, 13)
+    results = {keys: Subject(shape, softmax_keys=keys).run(batch_of([(0, 300)], [list(range(10))]), qkv) for keys in CHUNKS}
+    plain = results[0]
+    for keys, flash in results.items():
+        if keys:
+            assert flash[:keys].tobytes() == plain[:keys].tobytes()
+            assert flash[keys:].tobytes() != plain[keys:].tobytes(), "the chunk is what was asked for"
+            assert np.abs(flash - plain).max() <= 2e-6 * np.abs(plain).max()
+
+
+def test_plain_attention_outgrows_the_planned_scratch() -> None:
+    shape, length = Shape(8, 1, 8), 9000
+    qkv = random_qkv(shape, length, 14)
+    subject = Subject(shape, softmax_keys=0, num_blocks=300)
+    table = [list(range(282))]
+    subject.run(batch_of([(0, length - 1)], table), [x[:-1] for x in qkv])
+    last = subject.run(batch_of([(length - 1, length)], table), [x[-1:] for x in qkv])
+    q, k, v = (x.reshape(length, -1, 8) for x in (qkv[0], *subject_cache(subject, table[0], length)))
+    scores = np.einsum("hd,jd->hj", q[-1].astype(np.float64), k[:, 0]) * 8**-0.5
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = (p / p.sum(axis=1, keepdims=True)) @ v[:, 0]
+    assert np.abs(last.reshape(8, 8) - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+def subject_cache(subject: Subject, table: list[int], length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Keys and values as they are stored."""
+    return subject.pool.read(1, np.array(table, np.int32), length)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taut.graph import Graph, Node
+from taut.kernels.attention import POLICIES
 from taut.kernels.table import select
 from taut.plan.memory import Lifetime, place
 from taut.plan.plan import Buffer, Plan, Space, Step, View
@@ -15,9 +16,11 @@ ALIGN = 64
 
 @dataclass(frozen=True)
 class Target:
-    """What the plan is made for: the backend's name (an ISA, or "reference")."""
+    """What the plan is made for: the backend's name (an ISA, or "reference"), and the keys that a softmax is taken over at once
+    (kernels/attention.py)."""
 
     backend: str = "reference"
+    softmax_keys: int = POLICIES["auto"].softmax_keys
 
 
 def make(graph: Graph, target: Target, precision: str) -> Plan:
@@ -36,7 +39,10 @@ def _step(node: Node, views: dict[str, View], target: Target) -> Step:
     inputs = tuple(views[name] for name in node.inputs if name in views)
     outputs = tuple(views[name] for name in node.outputs if name in views)
     origin = tuple(part.name for part in node.decompose())
-    return Step(node.op, inputs, outputs, node.weights, dict(node.attrs), select(node.op, target.backend).name, origin)
+    attrs = dict(node.attrs)
+    if node.op in ("attention", "attention_full"):
+        attrs["softmax_keys"] = target.softmax_keys
+    return Step(node.op, inputs, outputs, node.weights, attrs, select(node.op, target.backend).name, origin)
 
 
 def _aliases(graph: Graph) -> dict[str, tuple[str, int]]:
