@@ -69,7 +69,7 @@ def test_a_rung_is_there_if_its_switch_is() -> None:
     assert all("attention" not in rung.options() for rung in without)
     everything = rungs._decoder(True, ("int8", "bf16", "int4-g64", "int4-g128"))
     assert [rung.key for rung in everything][-2:] == ["flash", "int4"]
-    assert [rung.options().get("attention") for rung in everything] == ["plain"] * 4 + ["flash"] * 2
+    assert [rung.options().get("attention") for rung in everything] == ["plain"] * 4 + ["auto"] * 2
     assert (everything[-1].precision, everything[-1].title) == ("int4-g128", "int4-g128 + fusion + flash attention")
 
 
