@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def compare(options: argparse.Namespace, work: str, batch: int, ask: Ask = ask) 
     if (model.kind == "decoder") != (work == "decoder"):
         raise SystemExit(f"{model.name} is an {model.kind}; {work} needs another model (--model)".replace("an d", "a d"))
     spec = base_spec(options, work, batch, model)
-    comparisons, missing = [], []
+    comparisons, missing, busy = [], [], busyness()
     with tempfile.TemporaryDirectory(prefix="taut-peers-") as folder:
         judge = Judge(Path(folder), spec, ask)
         for system, variant, python in variants(options, work):
@@ -93,7 +94,17 @@ def compare(options: argparse.Namespace, work: str, batch: int, ask: Ask = ask) 
             comparisons.append({"system": NAMES[system], "variant": variant, **found})
     load = {name: spec[name] for name in ("batch", "prompt", "gen", "length", "threads", "reps")}
     result = {"work": work, "model": model.name, "load": load, "rounds": options.rounds, "comparisons": comparisons}
-    return {**result, "missing": missing, "quality": judge.own, "limits": limits_of(comparisons)}
+    return {**result, "missing": missing, "load_average": busy, "quality": judge.own, "limits": limits_of(comparisons)}
+
+
+def busyness() -> float:
+    """The load average before anything runs; a warning when others run too."""
+    busy = round(os.getloadavg()[0], 2)
+    if busy > document.BUSY:
+        print(
+            f"warning: the machine is busy (load average {busy}); systems whose threads spin at barriers lose most, ratios are unfair"
+        )
+    return busy
 
 
 def variants(options: argparse.Namespace, work: str) -> Iterator[tuple[str, str, str]]:
