@@ -13,6 +13,7 @@ from taut.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
 Result = Mapping[str, Any]
+BUSY = 0.3  # cores in use by others before a run
 HEAD = """# Benchmarks
 
 Written by `python bench/peers/run.py document` from the records in [bench/records](../bench/records); do not edit. Speeds are medians.
@@ -87,6 +88,8 @@ def _where(record: Mapping[str, Any]) -> str:
             f" {limits['isa']}, {limits['threads']} threads. Limits meanwhile: {limits['int8_tops']:.2f} int8 TOP/s, {bf16}"
             f"{limits['fp32_tflops']:.2f} fp32 TFLOP/s, {limits['read_gb_s']:.0f} GB/s."
         )
+    if result.get("busy_cores", 0) > BUSY:
+        text += f" **The machine was busy** (others used {result['busy_cores']} cores before): peers whose threads spin suffer most."
     return text + f" `{record['command']}`\n"
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ def compare(options: argparse.Namespace, work: str, batch: int, ask: Ask = ask) 
     if (model.kind == "decoder") != (work == "decoder"):
         raise SystemExit(f"{model.name} is an {model.kind}; {work} needs another model (--model)".replace("an d", "a d"))
     spec = base_spec(options, work, batch, model)
-    comparisons, missing = [], []
+    comparisons, missing, busy = [], [], busyness()
     with tempfile.TemporaryDirectory(prefix="taut-peers-") as folder:
         judge = Judge(Path(folder), spec, ask)
         for system, variant, python in variants(options, work):
@@ -93,7 +95,25 @@ def compare(options: argparse.Namespace, work: str, batch: int, ask: Ask = ask) 
             comparisons.append({"system": NAMES[system], "variant": variant, **found})
     load = {name: spec[name] for name in ("batch", "prompt", "gen", "length", "threads", "reps")}
     result = {"work": work, "model": model.name, "load": load, "rounds": options.rounds, "comparisons": comparisons}
-    return {**result, "missing": missing, "quality": judge.own, "limits": limits_of(comparisons)}
+    return {**result, "missing": missing, "busy_cores": busy, "quality": judge.own, "limits": limits_of(comparisons)}
+
+
+def busyness() -> float:
+    """Cores in use by others, over a second in which nothing of ours runs; a warning when that is more than a little."""
+    before = _cpu_ticks()
+    time.sleep(1)
+    idle, total = (after - start for after, start in zip(_cpu_ticks(), before, strict=True))
+    busy = round((os.cpu_count() or 1) * (1 - idle / total), 2)
+    if busy > document.BUSY:
+        print(f"warning: others use {busy} cores; systems whose threads spin at barriers lose most, so the ratios are unfair")
+    return busy
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """(idle, all) ticks of all cores so far."""
+    with open("/proc/stat", encoding="ascii") as stat:
+        ticks = [int(value) for value in stat.readline().split()[1:]]
+    return ticks[3] + ticks[4], sum(ticks[:8])
 
 
 def variants(options: argparse.Namespace, work: str) -> Iterator[tuple[str, str, str]]:

@@ -78,6 +78,8 @@ def test_a_b_b_a_and_what_comes_of_it(peers: dict[str, Any], tiny_models: dict[s
     assert result["comparisons"][0]["ratio"] == {"requests_per_s": 2.0, "p99_ms": 2.0, "rss_bytes": 2.0}
     assert 0.99 < result["comparisons"][0]["quality"]["least_cosine"] < 0.9999
     assert set(result["quality"]) == {"int8"}
+    assert result["busy_cores"] >= 0
+    result["busy_cores"] = 1.5
     record = {"command": "c", "time": "2026-01-01T00:00:00", "result": result}
     record["machine"] = {"cpu": "a test's", "cores": 2, "memory_gb": 8, "packages": {"taut": "0"}, "commit": "abc"}
     (tmp_path / "peers-encoder-tiny.json").write_text(json.dumps(record))
@@ -85,6 +87,7 @@ def test_a_b_b_a_and_what_comes_of_it(peers: dict[str, Any], tiny_models: dict[s
     assert "| pytorch 1.0, fp32 | 5.00 |" in text
     assert "Not run: OpenVINO bf16 (not installed: it)." in text
     assert "commit abc" in text
+    assert "**The machine was busy** (others used 1.5 cores before)" in text
     assert "![peers-encoder-tiny](benchmarks/peers-encoder-tiny.png)" in text
     assert (tmp_path / "benchmarks" / "peers-encoder-tiny.png").read_bytes().startswith(b"\x89PNG")
 
