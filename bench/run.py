@@ -26,6 +26,7 @@ TAUT = str(Path(sys.executable).with_name("taut"))
 # name of the record, arguments of `taut bench`
 SMALL = {
     "latency-smollm2-135m-int8": ["latency", "smollm2-135m", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
+    "latency-smollm2-135m-int4": ["latency", "smollm2-135m", "--precision=int4-g32", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-135m-fp16": ["latency", "smollm2-135m", "--precision=fp16", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-135m-fp32": ["latency", "smollm2-135m", "--precision=fp32", "--prompt=512", "--gen=32", "--batch=1"],
     "encoder-minilm-int8": ["encoder", "minilm", "--precision=int8", "--length=128", "--batch=1"],
@@ -33,7 +34,9 @@ SMALL = {
 }
 LARGE = {
     "latency-smollm2-1.7b-int8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
+    "latency-smollm2-1.7b-int4": ["latency", "smollm2-1.7b", "--precision=int4-g128", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-1.7b-int8-b8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=8"],
+    "latency-smollm2-1.7b-int4-b8": ["latency", "smollm2-1.7b", "--precision=int4-g128", "--prompt=512", "--gen=32", "--batch=8"],
     "encoder-roberta-base-int8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=1"],
     "encoder-roberta-base-int8-b8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=8"],
 }
