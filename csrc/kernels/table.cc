@@ -28,10 +28,7 @@ const KernelTable kTable = {
 #define TAUT_KERNEL(type, name) name,
 #include "kernels.def"
 #undef TAUT_KERNEL
-    attention_scratch,
-    attention_partial,
-    linear_q8_scratch,
-    linear_q4_scratch,
+    attention_scratch,        attention_partial, linear_q8_scratch, linear_q4_scratch,
 };
 
 }  // namespace taut::TAUT_ISA_NS
