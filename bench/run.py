@@ -36,7 +36,14 @@ LARGE = {
     "latency-smollm2-1.7b-int8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-1.7b-int4": ["latency", "smollm2-1.7b", "--precision=int4-g128", "--prompt=512", "--gen=32", "--batch=1"],
     "latency-smollm2-1.7b-int8-b8": ["latency", "smollm2-1.7b", "--precision=int8", "--prompt=512", "--gen=32", "--batch=8"],
-    "latency-smollm2-1.7b-int4-b8": ["latency", "smollm2-1.7b", "--precision=int4-g128", "--prompt=512", "--gen=32", "--batch=8"],
+    "latency-smollm2-1.7b-int4-b8": [
+        "latency",
+        "smollm2-1.7b",
+        "--precision=int4-g128",
+        "--prompt=512",
+        "--gen=32",
+        "--batch=8",
+    ],
     "encoder-roberta-base-int8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=1"],
     "encoder-roberta-base-int8-b8": ["encoder", "roberta-base", "--precision=int8", "--length=512", "--batch=8"],
 }
