@@ -113,7 +113,7 @@ def peers() -> list[str]:
         for one in result["comparisons"]:
             ratio, where = one["ratio"], f"{result['model']}, batch {result['load']['batch']}"
             lines.append(
-                f"Beside {one['system']} {one['variant'].upper()}, alternately, on the same weights ({where}): "
+                f"{one['ours']} beside {one['system']} {one['variant'].upper()}, alternately, on the same weights ({where}): "
                 f"prefill {ratio['prefill_tokens_per_s']:.2f} ×, decode {ratio['decode_ms']:.2f} × as fast, "
                 f"{1 / ratio['rss_bytes']:.2f} × the memory."
             )
