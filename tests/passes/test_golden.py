@@ -97,7 +97,8 @@ def test_a_malformed_pin_is_refused(pin: str) -> None:
         linears("int8", pin)
 
 
+@pytest.mark.parametrize("pinned", ["int8", "bf16", "fp32"])
 @pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
-def test_a_pin_that_names_no_layer_is_refused(precision: str) -> None:
+def test_a_pin_that_names_no_layer_is_refused(precision: str, pinned: str) -> None:
     with pytest.raises(UsageError, match=r"'layers\.9\.\*' names no linear layer; layers are named as layers\.0\."):
-        linears(precision, "layers.9.*=int8")
+        linears(precision, f"layers.9.*={pinned}")

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from taut.errors import UsageError
-from taut.graph import Node
+from taut.graph import Graph, Node
 
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int4-g128", "int4-g64", "int4-g32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -37,9 +37,20 @@ class Options:
 
     def precision_of(self, node: Node) -> str:
         """The precision of a linear: its own name or, in a fused one, that of any part decides."""
-        names = {node.name, *(part.name for part in node.decompose())}
-        matches = [precision for pattern, precision in self.pins if any(fnmatchcase(name, pattern) for name in names)]
+        matches = [precision for pattern, precision in self.pins if _is_named(node, pattern)]
         return matches[-1] if matches else self.precision
+
+    def check_pins(self, graph: Graph) -> None:
+        """UsageError for a pin that names no linear of `graph`, whatever precision it gives."""
+        linears = [node for node in graph.nodes if node.op.startswith("linear")]
+        for pattern, _ in self.pins:
+            if not any(_is_named(node, pattern) for node in linears):
+                names = ", ".join(sorted(node.name for node in linears)[:8])
+                raise UsageError(f"pin {pattern!r} names no linear layer; layers are named as {names}, …")
+
+
+def _is_named(node: Node, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (node.name, *(part.name for part in node.decompose())))
 
 
 def parse_pins(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -56,4 +56,5 @@ def optimize(graph: Graph, options: Options) -> Graph:
             step.requires(graph)
             graph = verify(step.run(graph, options))
             step.ensures(graph)
+    options.check_pins(graph)
     return graph

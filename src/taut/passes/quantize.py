@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from taut.errors import UsageError
 from taut.graph import Graph, Node, Value
 from taut.ops import Signature
 from taut.passes.options import Options
@@ -32,7 +31,6 @@ def requires(graph: Graph) -> None:
 
 
 def run(graph: Graph, options: Options) -> Graph:
-    _check_pins(graph, options)
     nodes: list[Node] = []
     values: dict[str, Value] = {}
     for node in graph.nodes:
@@ -48,15 +46,6 @@ def run(graph: Graph, options: Options) -> Graph:
             node = _quantized(node, quantized, target)
         nodes.append(node)
     return graph.rebuilt(nodes, values.values())
-
-
-def _check_pins(graph: Graph, options: Options) -> None:
-    linears = [node for node in graph.nodes if node.op == "linear"]
-    for pin in options.pins:
-        alone = replace(options, pins=(pin,), precision="fp32" if pin[1] != "fp32" else "int8")
-        if not any(alone.precision_of(node) == pin[1] for node in linears):
-            names = ", ".join(sorted({node.name for node in linears})[:8])
-            raise UsageError(f"pin {pin[0]!r} names no linear layer; layers are named as {names}, …")
 
 
 def _target(graph: Graph, node: Node, options: Options) -> Target | None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.errors import ModelFormatError
 from taut.quant.schemes import int8
 
 GROUPS = (128, 64, 32)
@@ -54,15 +53,7 @@ def group_for(k: int, wanted: int) -> int:
 
 def quantize_weight(w: NDArray[np.floating], group: int, *, name: str = "") -> Quantized:
     """Quantizes `w` (N, K), K a multiple of `group`. Raises ModelFormatError when a weight is NaN or infinite."""
-    w32: F32 = np.ascontiguousarray(w, dtype=np.float32)
-    absmax = np.abs(w32).max(axis=1, initial=np.float32(0))
-    bad = np.flatnonzero(~np.isfinite(absmax))
-    if bad.size:
-        raise ModelFormatError(
-            f"{bad.size} of {len(w32)} output rows hold NaN or infinite weights (first: row {bad[0]}); "
-            "only finite weights can be quantized: check the checkpoint, or convert it again",
-            field=name,
-        )
+    w32, absmax = int8.finite_rows(w, name)
     column, inverse = _column(absmax)
     grouped = (w32 * inverse[:, None]).reshape(len(w32), -1, group)
     low, high = grouped.min(axis=2), grouped.max(axis=2)

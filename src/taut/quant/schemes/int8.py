@@ -118,11 +118,8 @@ def _scale_and_inverse(absmax: F32) -> tuple[F32, F32]:
         return np.where(usable, absmax / np.float32(QMAX), np.float32(0)), np.where(usable, inverse, np.float32(0))
 
 
-def quantize_weight(w: NDArray[np.floating], *, name: str = "") -> tuple[I8, F32]:
-    """Quantizes `w` (N, K) symmetrically per output channel: (q (N, K) int8 in [-127, 127], scale (N,) float32), w ~ q * scale.
-
-    A row of zeros gets scale 0. Raises ModelFormatError when a weight is NaN or infinite.
-    """
+def finite_rows(w: NDArray[np.floating], name: str = "") -> tuple[F32, F32]:
+    """`w` (N, K) as float32, and each row's absmax. Raises ModelFormatError when a weight is NaN or infinite."""
     w32: F32 = np.ascontiguousarray(w, dtype=np.float32)
     absmax = np.abs(w32).max(axis=1, initial=np.float32(0))
     bad = np.flatnonzero(~np.isfinite(absmax))
@@ -132,6 +129,15 @@ def quantize_weight(w: NDArray[np.floating], *, name: str = "") -> tuple[I8, F32
             "only finite weights can be quantized: check the checkpoint, or convert it again",
             field=name,
         )
+    return w32, absmax
+
+
+def quantize_weight(w: NDArray[np.floating], *, name: str = "") -> tuple[I8, F32]:
+    """Quantizes `w` (N, K) symmetrically per output channel: (q (N, K) int8 in [-127, 127], scale (N,) float32), w ~ q * scale.
+
+    A row of zeros gets scale 0. Raises ModelFormatError when a weight is NaN or infinite.
+    """
+    w32, absmax = finite_rows(w, name)
     scale, inverse = _scale_and_inverse(absmax)
     q = np.clip(np.rint(w32 * inverse[:, None]), -QMAX, QMAX).astype(np.int8)
     return q, scale
