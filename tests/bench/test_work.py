@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,13 +47,21 @@ def decoder() -> tuple[Plan, WeightStore]:
 def test_prefill_and_decode_are_counted() -> None:
     plan, weights = decoder()
     prefill = count(plan, weights, batch(10, 6), 100.0)
-    assert prefill.linear_macs == 16 * 32 * 64 + 2 * 32 * 100
+    assert (prefill.int8_macs, prefill.f32_macs) == (16 * 32 * 64 + 2 * 32 * 100, 0)
     assert prefill.attention_macs == 2 * (55 + 21) * 32
     assert prefill.weight_bytes == (64 * 32 + 64 * 4) + (128 * 32 + 128 * 4)
     decode = count(plan, weights, batch(1, 1, context=(11, 7)), 100.0)
-    assert decode.linear_macs == 2 * 32 * 64 + 2 * 32 * 100
+    assert decode.int8_macs == 2 * 32 * 64 + 2 * 32 * 100
     assert decode.attention_macs == 2 * (11 + 7) * 32
     assert decode.kv_bytes == 1800
+
+
+def test_linears_count_at_the_rate_of_their_own_precision() -> None:
+    plan, weights = decoder()
+    first, *others = plan.steps
+    mixed = replace(plan, steps=(replace(first, op="linear"), *others))
+    work = count(mixed, weights, batch(10, 6), 0.0)
+    assert (work.int8_macs, work.f32_macs) == (2 * 32 * 100, 16 * 32 * 64)
 
 
 def test_full_attention_counts_all_pairs() -> None:
@@ -61,10 +71,11 @@ def test_full_attention_counts_all_pairs() -> None:
 
 
 def test_the_larger_floor_holds() -> None:
-    assert floor_s(Work(10**12, 0, 0, 0), LIMITS, "int8") == pytest.approx(1.0)
-    assert floor_s(Work(10**12, 0, 0, 0), LIMITS, "fp32") == pytest.approx(4.0)
-    assert floor_s(Work(0, 10**12, 0, 0), LIMITS, "int8") == pytest.approx(2.0)
-    assert floor_s(Work(10**12, 10**12, 0, 0), LIMITS, "int8") == pytest.approx(3.0)
-    assert floor_s(Work(10**9, 0, 45 * 10**9, 5 * 10**9), LIMITS, "int8") == pytest.approx(1.0)
+    assert floor_s(Work(10**12, 0, 0, 0, 0), LIMITS) == pytest.approx(1.0)
+    assert floor_s(Work(0, 10**12, 0, 0, 0), LIMITS) == pytest.approx(4.0)
+    assert floor_s(Work(0, 0, 10**12, 0, 0), LIMITS) == pytest.approx(2.0)
+    assert floor_s(Work(10**12, 0, 10**12, 0, 0), LIMITS) == pytest.approx(3.0)
+    assert floor_s(Work(10**9, 0, 0, 45 * 10**9, 5 * 10**9), LIMITS) == pytest.approx(1.0)
+    assert floor_s(Work(10**12, 10**12, 0, 0, 0), LIMITS) == pytest.approx(5.0), "a plan of two precisions pays for both"
     # Without bf16 instructions attention cannot be faster than fp32.
-    assert floor_s(Work(0, 10**12, 0, 0), {**LIMITS, "bf16_tflops": None}, "int8") == pytest.approx(4.0)
+    assert floor_s(Work(0, 0, 10**12, 0, 0), {**LIMITS, "bf16_tflops": None}) == pytest.approx(4.0)

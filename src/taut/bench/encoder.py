@@ -49,7 +49,7 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     pairs = list(around(measure, load.reps, lambda: _burst(subject, batch, load.least)))
     work = count(subject.plan, subject.weights, batch, 0.0)
     times = [seconds for burst, _ in pairs for seconds in burst]
-    shares = [share(work, limits, subject.plan.precision, statistics.median(burst)) for burst, limits in pairs]
+    shares = [share(work, limits, statistics.median(burst)) for burst, limits in pairs]
     rss, _ = rss_bytes()
     return {
         "model": subject.name,

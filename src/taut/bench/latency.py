@@ -73,7 +73,7 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
         for table in tables:
             subject.pool.release(table)
     rss, _ = rss_bytes()
-    repetitions = [_recorded(timing, limits, subject.plan.precision) for timing, limits in pairs]
+    repetitions = [_recorded(timing, limits) for timing, limits in pairs]
     return {
         "model": subject.name,
         "precision": subject.plan.precision,
@@ -91,15 +91,15 @@ def run(subject: Subject, load: Load, measure: Measure) -> dict[str, Any]:
     }
 
 
-def _recorded(timing: _Timing, limits: Limits, precision: str) -> dict[str, Any]:
+def _recorded(timing: _Timing, limits: Limits) -> dict[str, Any]:
     """One repetition for the record: its times and its shares of the limits of that moment."""
     return {
         "prefill_s": timing.prefill_s,
         "decode_s": timing.decode_s,
         "steps_s": timing.steps_s,
         "of_limit": {
-            "prefill": share(timing.prefill_work, limits, precision, timing.prefill_s),
-            "decode": share(timing.decode_work, limits, precision, timing.decode_s),
+            "prefill": share(timing.prefill_work, limits, timing.prefill_s),
+            "decode": share(timing.decode_work, limits, timing.decode_s),
         },
         "read_gb_s": limits["read_gb_s"],
     }
@@ -108,7 +108,7 @@ def _recorded(timing: _Timing, limits: Limits, precision: str) -> dict[str, Any]
 def _repetition(subject: Subject, load: Load, tables: Sequence[list[int]], rng: np.random.Generator) -> _Timing:
     # Random ids: which ones does not change the time, but a constant would read one embedding row only.
     prompts = rng.integers(0, subject.vocab_size, (load.batch, load.prompt))  # (batch, prompt)
-    prefill_s, prefill_work = 0.0, Work(0, 0, 0, 0)
+    prefill_s, prefill_work = 0.0, Work(0, 0, 0, 0, 0)
     for ids, table in zip(prompts, tables, strict=True):
         for begin in range(0, load.prompt, subject.step_tokens):
             chunk = ids[begin : begin + subject.step_tokens]
@@ -135,7 +135,8 @@ def _step(subject: Subject, batch: Batch) -> tuple[float, Work]:
 
 def _sum(a: Work, b: Work) -> Work:
     return Work(
-        a.linear_macs + b.linear_macs,
+        a.int8_macs + b.int8_macs,
+        a.f32_macs + b.f32_macs,
         a.attention_macs + b.attention_macs,
         a.weight_bytes + b.weight_bytes,
         a.kv_bytes + b.kv_bytes,

@@ -74,9 +74,9 @@ def middle(limits: list[Limits]) -> Limits:
     return {**limits[-1], **rates}
 
 
-def share(work: Work, limits: Limits, precision: str, seconds: float) -> float:
+def share(work: Work, limits: Limits, seconds: float) -> float:
     """of_limit: the least time that the work takes at these limits, over the time that it took."""
-    return floor_s(work, limits, precision) / seconds
+    return floor_s(work, limits) / seconds
 
 
 def rss_bytes() -> tuple[int, int]:

@@ -18,16 +18,15 @@ import numpy as np
 
 from taut.engine.batch import Batch
 from taut.plan.plan import Plan
-from taut.plan.weights import WeightStore
-
-LINEAR = ("linear", "linear_q8", "linear_q4")
+from taut.plan.weights import LINEARS, WeightStore
 
 
 @dataclass(frozen=True)
 class Work:
-    """Multiply-accumulates and bytes of one step."""
+    """Multiply-accumulates and bytes of one step. A plan may mix precisions: int8 and int4 linears run at the int8 rate, others at fp32's."""
 
-    linear_macs: int
+    int8_macs: int
+    f32_macs: int
     attention_macs: int
     weight_bytes: int
     kv_bytes: int
@@ -38,23 +37,24 @@ def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: fl
     num = {"tokens": batch.num_tokens, "rows": batch.num_rows, "sequences": batch.num_sequences}
     lengths = np.diff(batch.starts).astype(np.int64)
     causal, full = int((batch.positions.astype(np.int64) + 1).sum()), int((lengths * lengths).sum())
-    linear_macs, attention_macs, keys = 0, 0, set[str]()
+    int8_macs, f32_macs, attention_macs, keys = 0, 0, 0, set[str]()
     for step in plan.steps:
-        if step.op in LINEAR:
+        if step.op in LINEARS:
             out = step.outputs[0]
-            linear_macs += step.inputs[0].features * out.features * num[out.buffer.space]
+            macs = step.inputs[0].features * out.features * num[out.buffer.space]
+            int8_macs, f32_macs = (int8_macs, f32_macs + macs) if step.op == "linear" else (int8_macs + macs, f32_macs)
             keys.update(key for key in step.weights if key)
         elif step.op in ("attention", "attention_full"):
             pairs = causal if step.op == "attention" else full
             attention_macs += 2 * pairs * int(step.attrs["heads"]) * int(step.attrs["head_dim"])
     kv_bytes = int(batch.context.astype(np.int64).sum() * kv_bytes_per_token)
-    return Work(linear_macs, attention_macs, sum(weights[key].nbytes for key in keys), kv_bytes)
+    return Work(int8_macs, f32_macs, attention_macs, sum(weights[key].nbytes for key in keys), kv_bytes)
 
 
-def floor_s(work: Work, limits: Mapping[str, Any], precision: str) -> float:
+def floor_s(work: Work, limits: Mapping[str, Any]) -> float:
     """The shortest time in which a machine of these limits (see bench/limits.py) can do the work."""
-    linear_rate = float(limits["int8_tops" if precision.startswith("int") else "fp32_tflops"]) * 1e12
-    attention_rate = max(float(limits["bf16_tflops"] or 0), float(limits["fp32_tflops"])) * 1e12
-    compute = 2 * work.linear_macs / linear_rate + 2 * work.attention_macs / attention_rate
+    int8_rate, f32_rate = float(limits["int8_tops"]) * 1e12, float(limits["fp32_tflops"]) * 1e12
+    attention_rate = max(float(limits["bf16_tflops"] or 0) * 1e12, f32_rate)
+    compute = 2 * (work.int8_macs / int8_rate + work.f32_macs / f32_rate + work.attention_macs / attention_rate)
     memory = (work.weight_bytes + work.kv_bytes) / (float(limits["read_gb_s"]) * 1e9)
     return max(compute, memory)
