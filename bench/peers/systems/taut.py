@@ -49,7 +49,7 @@ def _sentences(spec: Spec, model: Any, seen: Subject, gauge: Any) -> Result:
         once = lambda texts=texts: burst(lambda: model.embed(texts, truncate=True))[1:]  # noqa: E731
         once()
         pairs = [(statistics.median(times), found) for times, found in around(gauge, spec["reps"], once)]
-        shares = [share(work, found, seen.plan.precision, seconds) for seconds, found in pairs]
+        shares = [share(work, found, seconds) for seconds, found in pairs]
         median_s = statistics.median(seconds for seconds, _ in pairs)
         cases[name] = {
             "sentences_per_s": len(texts) / median_s,
