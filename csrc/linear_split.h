@@ -10,13 +10,14 @@ struct LinearSplit {
   int64_t rows, block, blocks, panels, chunk, items;
 
   // Blocks of at most `most_rows` rows, as equal as whole tiles of tile_rows allow; chunks of at most most_panels, small enough that
-  // every thread gets several items.
-  LinearSplit(int64_t rows, int64_t n, int64_t tile_rows, int64_t most_rows, int64_t most_panels, int64_t threads)
-      : rows(rows), panels((n + 63) / 64) {
+  // every thread gets several items, and multiples of `unit`.
+  LinearSplit(int64_t rows, int64_t panels, int64_t tile_rows, int64_t most_rows, int64_t most_panels, int64_t threads,
+              int64_t unit = 1)
+      : rows(rows), panels(panels) {
     const int64_t wanted = std::max<int64_t>(1, (rows + most_rows - 1) / most_rows), even = (rows + wanted - 1) / wanted;
     block = std::max<int64_t>(1, wanted == 1 ? rows : (even + tile_rows - 1) / tile_rows * tile_rows);
     blocks = (rows + block - 1) / block;
-    chunk = std::max<int64_t>(1, std::min(most_panels, panels * blocks / (8 * threads)));
+    chunk = std::max<int64_t>(1, std::min(most_panels, panels * blocks / (8 * threads)) / unit) * unit;
     items = blocks * ((panels + chunk - 1) / chunk);
   }
 

@@ -78,7 +78,8 @@ class LinearF32Op : public Op {
     a.y = run.rows(y_).data;
     a.y_row_bytes = y_.row_bytes;
     const int64_t tile = run.kernels.tile_rows;
-    const LinearSplit split(run.count[y_.space], a.n, tile, 8 * tile, 4, run.pool.active());
+    const int64_t panels = (a.n + kPanelColumns - 1) / kPanelColumns;
+    const LinearSplit split(run.count[y_.space], panels, tile, 8 * tile, 4, run.pool.active());
     run.pool.run(split.items, run.abort, [&](int64_t item, int) {
       split.at(item, [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
         run.kernels.linear_f32(a, row, row_end, panel, panel_end);
@@ -91,7 +92,7 @@ class LinearF32Op : public Op {
   LinearF32 args_;
 };
 
-// linear_q8 or linear_q4, by `kind`.
+// linear_q8 or linear_q4, by `kind`, and what was fused behind it: a residual (the second input), a gate, a quantized output.
 class QuantizedLinearOp : public Op {
  public:
   QuantizedLinearOp(const StepSpec& s, const LinearKind& kind)
@@ -102,14 +103,33 @@ class QuantizedLinearOp : public Op {
     args_.bias = weight<float>(s, 1);
     args_.n = static_cast<int32_t>(y_.features);
     args_.activation = static_cast<Activation>(s.i("activation"));
+    args_.gated = s.i("gated") != 0;
+    args_.residual_row_bytes = s.i("add") != 0 ? input(s, 1).row_bytes : 0;
+    residual_ = s.i("add") != 0 ? input(s, 1) : Operand();
+    quantized_ = s.i("out_group") > 0;
+    if (quantized_) {
+      args_.out_group = static_cast<int32_t>(s.i("out_group"));
+      args_.quantized_scales_offset = static_cast<int32_t>(s.i("out_scales_offset"));
+    }
+    const int32_t group = args_.out_group;
+    if ((args_.gated && residual_.features != 0) || (args_.gated && args_.n % args_.panel_columns() != 0) ||
+        (quantized_ && ((group != 32 && group != 64 && group != 128) || args_.n % group != 0))) {
+      throw std::invalid_argument("step " + s.op + ": what is fused behind it does not fit its columns");
+    }
   }
   void run(const Run& run) const override {
     LinearQ8 a = args_;
     a.pieces = layout_.at(nullptr, 0).pieces;
     a.x = run.at(x_);
     a.x_row_bytes = x_.row_bytes;
-    a.y = run.rows(y_).data;
-    a.y_row_bytes = y_.row_bytes;
+    a.residual = residual_.features != 0 ? run.in(residual_).data : nullptr;
+    if (quantized_) {
+      a.quantized = run.at(y_);
+      a.quantized_row_bytes = y_.row_bytes;
+    } else {
+      a.y = run.rows(y_).data;
+      a.y_row_bytes = y_.row_bytes;
+    }
     run_linear(run.kernels, kind_, run.pool, run.abort, a, run.count[y_.space]);
   }
   int64_t scratch_floats(const KernelTable& kernels) const override {
@@ -118,9 +138,10 @@ class QuantizedLinearOp : public Op {
 
  private:
   const LinearKind& kind_;
-  Operand x_, y_;
+  Operand x_, y_, residual_;
   QuantizedLayout layout_;
   LinearQ8 args_;
+  bool quantized_ = false;
 };
 
 class EmbedOp : public Op {

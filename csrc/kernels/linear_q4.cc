@@ -16,34 +16,25 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512Q4;
+using Many = NoManyRows;
 #elif defined(TAUT_AVX_VNNI)
 using Isa = AvxVnniQ4;
+using Many = NoManyRows;
 #elif defined(TAUT_ISA_avx2)
 using Isa = Avx2Q4;
+using Many = ManyRowsQ4;
 #else
 using Isa = ScalarQ4;
+using Many = NoManyRows;
 #endif
 
 }  // namespace
 
-int64_t linear_q4_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t pieces) {
-#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
-  return ManyRowsQ4::scratch_bytes(k, pieces);
-#else
-  return 0;
-#endif
-}
+// Bytes of scratch that a call over K inputs in so many pieces needs.
+int64_t linear_q4_scratch(int64_t k, int64_t pieces) { return scratch_bytes<Many>(k, pieces); }
 
-void linear_q4(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
-               [[maybe_unused]] void* scratch) {
-#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
-  for (; row_end - row_begin >= ManyRowsQ4::kLeast; row_begin += ManyRowsQ4::kRows) {
-    const int64_t end = row_end - row_begin < ManyRowsQ4::kRows ? row_end : row_begin + ManyRowsQ4::kRows;
-    ManyRowsQ4 group(a, row_begin, end, scratch);
-    for (int64_t panel = panel_begin; panel < panel_end; ++panel) group.run_panel(panel);
-  }
-#endif
-  run<Isa>(a, row_begin, row_end, panel_begin, panel_end);
+void linear_q4(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  run_blocks<Isa, Many>(a, row_begin, row_end, panel_begin, panel_end, scratch);
 }
 
 }  // namespace taut::TAUT_ISA_NS

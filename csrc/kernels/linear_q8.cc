@@ -1,8 +1,6 @@
 // The int8 linear for the ISA this file is compiled for. See linear_q8.h for the arithmetic.
 #include "linear_q8.h"
 
-#include <algorithm>
-
 #if defined(TAUT_ISA_avx512)
 #include "linear_q8_avx512.h"
 #elif defined(TAUT_AVX_VNNI)
@@ -18,35 +16,25 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512;
+using Many = NoManyRows;
 #elif defined(TAUT_AVX_VNNI)
 using Isa = AvxVnni;
+using Many = NoManyRows;
 #elif defined(TAUT_ISA_avx2)
 using Isa = Avx2;
+using Many = ManyRows;
 #else
 using Isa = Scalar;
+using Many = NoManyRows;
 #endif
 
 }  // namespace
 
 // Bytes of scratch that a call over K inputs in so many pieces needs.
-int64_t linear_q8_scratch([[maybe_unused]] int64_t k, [[maybe_unused]] int64_t pieces) {
-#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
-  return ManyRows::scratch_bytes(k, pieces);
-#else
-  return 0;
-#endif
-}
+int64_t linear_q8_scratch(int64_t k, int64_t pieces) { return scratch_bytes<Many>(k, pieces); }
 
-void linear_q8(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
-               [[maybe_unused]] void* scratch) {
-#if defined(TAUT_ISA_avx2) && !defined(TAUT_AVX_VNNI)
-  constexpr int64_t kMany = 5 * kTileRows;  // fewer do not pay for the sorting
-  for (; row_end - row_begin >= kMany; row_begin += ManyRows::kRows) {
-    ManyRows group(a, row_begin, std::min(row_begin + ManyRows::kRows, row_end), scratch);
-    for (int64_t panel = panel_begin; panel < panel_end; ++panel) group.run_panel(panel);
-  }
-#endif
-  run<Isa>(a, row_begin, row_end, panel_begin, panel_end);
+void linear_q8(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  run_blocks<Isa, Many>(a, row_begin, row_end, panel_begin, panel_end, scratch);
 }
 
 }  // namespace taut::TAUT_ISA_NS

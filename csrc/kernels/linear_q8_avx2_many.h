@@ -15,41 +15,26 @@
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-class ManyRows {
+class ManyRows : RowTiles {
  public:
-  static constexpr int kTiles = 32;  // 192 rows share a sorted strip
-  static constexpr int kRows = kTiles * kTileRows;
+  static constexpr int64_t kLeast = 5 * kTileRows;  // rows; fewer do not pay for the sorting
 
   static int64_t scratch_bytes(int64_t k, int64_t pieces) { return int64_t(sizeof(Work)) + kTiles * tile_bytes(k, pieces); }
 
-  // Rows [row_begin, row_end), at most kRows of them. Copies them, so that one object serves many panels.
-  ManyRows(const LinearQ8& args, int64_t row_begin, int64_t row_end, void* scratch)
-      : a_(args),
-        row_begin_(row_begin),
-        row_end_(row_end),
-        tiles_(int((row_end - row_begin + kTileRows - 1) / kTileRows)),
-        tile_bytes_(tile_bytes(args.pieces.k, args.pieces.count)),
-        work_(*static_cast<Work*>(scratch)),
-        x_(static_cast<uint8_t*>(scratch) + sizeof(Work)) {
+  // Rows [out.row_begin, row_end), at most kBlockRows of them.
+  ManyRows(const Output& out, int64_t row_end, void* scratch)
+      : RowTiles(out, row_end, tile_bytes(out.args.pieces.k, out.args.pieces.count),
+                 static_cast<uint8_t*>(scratch) + sizeof(Work)),
+        work_(*static_cast<Work*>(scratch)) {
     for (int t = 0; t < tiles_; ++t) copy_tile(t);
   }
 
   void run_panel(int64_t panel) {
     const uint8_t* w = a_.w + panel * kPanel * a_.pieces.k;
-    sum_segments(a_.pieces, kSpanK, {work_.acc[0], work_.acc[1], work_.acc[2]}, int64_t(tiles_) * kTileRows * kPanel,
-                 [&](const Span& s, float* sums) { run_span(s, w + int64_t(s.begin) * kPanel, sums); });
-    for (int64_t row = row_begin_; row < row_end_; ++row) {
-      for (int column = 0; column < kPanel; column += kColumns) {
-        const int64_t v =
-            value(column / kColumns, int((row - row_begin_) / kTileRows)) + (row - row_begin_) % kTileRows * kColumns;
-        store_columns(a_, row, panel * kPanel + column, work_.acc[0] + v, work_.acc[1] + v, work_.acc[2] + v);
-      }
-    }
+    sum_and_store(panel, work_.acc, [&](const Span& s, float* sums) { run_span(s, w + int64_t(s.begin) * kPanel, sums); });
   }
 
  private:
-  static constexpr int kColumns = 16;
-  static constexpr int32_t kSpanK = 512;  // at most 16 KB of sorted weights stay in L1 for the group's tiles
   static constexpr int kQuads = kSpanK / 4;
 
   // A piece's part of a strip, sorted.
@@ -61,8 +46,8 @@ class ManyRows {
   };
 
   struct Work {
-    alignas(64) float acc[3][kRows * kPanel];
-    alignas(64) int32_t dots[kRows * kPanel];
+    alignas(64) float acc[3][kBlockRows * kPanel];
+    alignas(64) int32_t dots[kBlockRows * kPanel];
     alignas(64) uint8_t plain[(kQuads + 1) * 64];  // one more: a quad is written in both forms before its place is known
     alignas(64) uint8_t with_sign[(kQuads + 1) * 128];
     int32_t plain_at[kQuads + 1], signed_at[kQuads + 1];
@@ -74,17 +59,13 @@ class ManyRows {
     return tile_values_bytes(k) + (pieces * kTileRows * 4 + 63) / 64 * 64;
   }
 
-  // Sums of a strip and tile: [6][16].
-  int64_t value(int strip, int tile) const { return (int64_t(strip) * tiles_ + tile) * kTileRows * kColumns; }
-
   void copy_tile(int t) {
-    const int64_t first = row_begin_ + int64_t(t) * kTileRows, k = a_.pieces.k;
+    const int64_t k = a_.pieces.k;
     uint8_t* to = x_ + t * tile_bytes_;
     float* scales = reinterpret_cast<float*>(to + tile_values_bytes(k));
     const uint8_t* row[kTileRows];
+    rows_of(t, row);
     for (int r = 0; r < kTileRows; ++r) {
-      // Rows beyond the last are copies of it; nobody reads their sums.
-      row[r] = a_.x + (first + r < row_end_ ? first + r : row_end_ - 1) * a_.x_row_bytes;
       for (int32_t p = 0; p < a_.pieces.count; ++p)
         __builtin_memcpy(scales + p * kTileRows + r, row[r] + a_.scales_offset + 4 * p, 4);
     }
@@ -234,12 +215,7 @@ class ManyRows {
 #undef TAUT_QUADS
 #undef TAUT_SIX_ROWS
 
-  const LinearQ8& a_;
-  const int64_t row_begin_, row_end_;
-  const int tiles_;
-  const int64_t tile_bytes_;
   Work& work_;
-  uint8_t* const x_;
 };
 
 }  // namespace

@@ -6,13 +6,13 @@
 #pragma once
 #include <array>
 
+#include "kernels/linear_output.h"
 #include "linear_q8.h"
 #include "simd/math.h"
 
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-constexpr int kPanel = 64;    // columns
 constexpr int kTileRows = 6;  // most rows of a tile
 
 // Inputs [begin, end) inside one segment: whole pieces, or a part of one piece.
@@ -60,15 +60,6 @@ inline Span next_span(const Pieces& pieces, int32_t begin, int32_t piece, int32_
   return s;
 }
 
-// Scale, bias and activation of 16 columns of one row's (s0 + s1) + (s2 + s3); columns beyond n are not written.
-inline void store_columns(const LinearQ8& a, int64_t row, int64_t column, const float* s01, const float* s2, const float* s3) {
-  if (column >= a.n) return;
-  float* y = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(a.y) + row * a.y_row_bytes);
-  const f32x16 sum = add(load(s01), add(load(s2), load(s3))), scale = load(a.w_scale + column);
-  const f32x16 scaled = a.bias ? fma(sum, scale, load(a.bias + column)) : mul(sum, scale);
-  store_n(y + column, activate(scaled, a.activation), a.n - column);
-}
-
 template <class Isa>
 void run_tile(int64_t rows, const LinearQ8& a, const Span& s, const Tile& t) {
   switch (rows) {
@@ -112,6 +103,7 @@ template <class Isa>
 struct Group {
   static constexpr int kValues = Isa::kGroupTiles * kTileRows * kPanel;
 
+  const Output& out;
   const LinearQ8& a;
   const bool streams;  // the panel is not in a cache yet
   int tiles = 0;
@@ -119,7 +111,7 @@ struct Group {
   alignas(64) float acc[3][kValues];
   alignas(64) int32_t dots[kValues];
 
-  Group(const LinearQ8& args, bool first_of_panel) : a(args), streams(first_of_panel) {}
+  Group(const Output& output, bool first_of_panel) : out(output), a(output.args), streams(first_of_panel) {}
 
   const uint8_t* x(int t) const { return a.x + row[t] * a.x_row_bytes; }
 
@@ -139,28 +131,53 @@ struct Group {
     sum_segments(a.pieces, max_k, {acc[0], acc[1], acc[2]}, (row[tiles] - row[0]) * kPanel,
                  [&](const Span& s, float* sums) { run_span(s, w, sums); });
     for (int64_t r = row[0]; r < row[tiles]; ++r) {
-      for (int64_t i = 0; i < kPanel; i += 16) {
-        const int64_t v = (r - row[0]) * kPanel + i;
-        store_columns(a, r, panel * kPanel + i, acc[0] + v, acc[1] + v, acc[2] + v);
-      }
+      const int64_t v = (r - row[0]) * kPanel;
+      out.store_row(r, panel, {acc[0] + v, acc[1] + v, acc[2] + v, 16});
     }
   }
 };
 
 template <class Isa>
-void run(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) {
-  const int64_t rows = row_end - row_begin;
-  if (rows <= 0) return;
+void run_rows(const Output& out, int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+  const int64_t row_begin = out.row_begin, rows = row_end - row_begin;
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   const int64_t groups = (tiles + Isa::kGroupTiles - 1) / Isa::kGroupTiles;
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = tiles * i / groups, last = tiles * (i + 1) / groups;
-      Group<Isa> g(a, i == 0);
+      Group<Isa> g(out, i == 0);
       g.tiles = int(last - first);
       for (int64_t t = first; t <= last; ++t) g.row[t - first] = row_begin + rows * t / tiles;
       g.run_panel(panel);
     }
+  }
+}
+
+// For instruction sets whose tiles serve any number of rows.
+struct NoManyRows {
+  static constexpr int64_t kLeast = kBlockRows + 1;  // rows from which a class for many rows pays
+  static int64_t scratch_bytes(int64_t, int64_t) { return 0; }
+  NoManyRows(const Output&, int64_t, void*) {}
+  void run_panel(int64_t) {}
+};
+
+template <class Many>
+int64_t scratch_bytes(int64_t k, int64_t pieces) {
+  return kWaitingBytes + Many::scratch_bytes(k, pieces);
+}
+
+// The kernel: blocks of rows, each by Many or by Isa's tiles. `scratch`: scratch_bytes<Many>.
+template <class Isa, class Many>
+void run_blocks(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  for (int64_t row = row_begin; row < row_end; row += kBlockRows) {
+    const int64_t end = row_end - row < kBlockRows ? row_end : row + kBlockRows;
+    const Output out{a, row, static_cast<float*>(scratch)};
+    if (end - row < Many::kLeast) {
+      run_rows<Isa>(out, end, panel_begin, panel_end);
+      continue;
+    }
+    Many block(out, end, static_cast<uint8_t*>(scratch) + kWaitingBytes);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) block.run_panel(panel);
   }
 }
 

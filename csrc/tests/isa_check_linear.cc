@@ -1,4 +1,4 @@
-// Cases of the matrix products, the quantizers and the packed tables.
+// Cases of the matrix products and the quantizer.
 #include "tests/isa_check.h"
 
 namespace taut::check {
@@ -15,6 +15,10 @@ struct Q8Case {
   Fill fill = Fill::kRandom;
   Activation activation = Activation::kNone;
   bool bias = false, q4 = false;
+  bool gated = false, residual = false;  // n: columns of the weight
+  int out_group = 0;
+
+  int columns() const { return gated ? n / 2 : n; }
 };
 
 // Weights and activations of a case, before an ISA lays the activations out.
@@ -79,8 +83,8 @@ struct Q8Data {
 
 // The reference does the work in one call, the others in four parts.
 template <typename Fn, typename Args>
-void in_parts(bool whole, Fn fn, const Args& args, int64_t rows, int64_t panels) {
-  const int64_t row = whole ? rows : rows / 3, panel = whole ? panels : panels / 2;
+void in_parts(bool whole, Fn fn, const Args& args, int64_t rows, int64_t panels, int64_t unit = 1) {
+  const int64_t row = whole ? rows : rows / 3, panel = whole ? panels : panels / 2 / unit * unit;
   for (const int64_t part : {0, 1}) {
     const int64_t row_begin = part ? row : 0, row_end = part ? rows : row;
     if (row_begin < row_end) {
@@ -94,16 +98,26 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
   Random random(seed);
   Q8Data data(c, random);
   const bool splits = seed % 2 == 1;
-  check.same(text("linear_q%d rows %d n %d k %d group %d fill %d activation %d bias %d parts %d", c.q4 ? 4 : 8, c.rows, c.n,
-                  c.k, c.group, int(c.fill), int(c.activation), c.bias, splits),
+  Floats residual(c.rows, c.columns(), random, Values::kUnit, 5);
+  const Cuts out_cuts(c.columns(), c.out_group);
+  check.same(text("linear_q%d rows %d n %d k %d group %d fill %d activation %d bias %d parts %d gated %d residual %d out %d",
+                  c.q4 ? 4 : 8, c.rows, c.n, c.k, c.group, int(c.fill), int(c.activation), c.bias, splits, c.gated, c.residual,
+                  c.out_group),
              [&](const KernelTable& table) {
                const Bytes x = data.rows_for(c.rows);
-               Floats y(c.rows, c.n, 3);
+               Floats y(c.rows, c.columns(), 3);
+               QuantizedOut quantized(out_cuts, c.rows);
                LinearQ8 a;
                a.x = x.data(), a.x_row_bytes = data.cuts.row_bytes();
                a.scales_offset = data.cuts.scales_offset(), a.pieces = data.cuts.pieces();
                a.w = data.w.data(), a.w_scale = data.w_scale.data(), a.bias = c.bias ? data.bias.data() : nullptr;
-               a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.n, a.activation = c.activation;
+               a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.columns(), a.activation = c.activation;
+               a.gated = c.gated, a.out_group = c.out_group;
+               if (c.residual) a.residual = residual.data(), a.residual_row_bytes = residual.row_bytes;
+               if (c.out_group != 0) {
+                 a.quantized = quantized.bytes.data(), a.quantized_row_bytes = out_cuts.row_bytes();
+                 a.quantized_scales_offset = out_cuts.scales_offset();
+               }
                const auto needs = c.q4 ? table.linear_q4_scratch : table.linear_q8_scratch;
                Bytes scratch(static_cast<size_t>(needs(a.pieces.k, a.pieces.count)) + 1);
                in_parts(
@@ -111,8 +125,10 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
                    [&](const LinearQ8& args, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
                      (c.q4 ? table.linear_q4 : table.linear_q8)(args, row, row_end, panel, panel_end, scratch.data());
                    },
-                   a, c.rows, data.panels);
-               return y.words();
+                   a, c.rows, data.panels, a.panel_unit());
+               Words words = y.words();
+               append(words, quantized.words());
+               return words;
              });
 }
 
@@ -156,6 +172,28 @@ void f32_case(Check& check, int rows, int n, int k, Activation activation, bool 
              });
 }
 
+// Gate, residual and quantized output, in the groups that fit; more rows than a block has.
+template <typename Run>
+void check_epilogues(const Run& run, bool q4) {
+  for (const int rows : {1, 2, 6, 7, 13, 31, 200}) {
+    for (const int out_group : {0, 32, 64, 128}) {
+      Q8Case c{rows, 512, 192, 64};
+      c.q4 = q4, c.out_group = out_group;
+      run(c);
+      c.gated = true;
+      run(c);
+      c.gated = false, c.residual = true;
+      run(c);
+    }
+    Q8Case half{rows, 96, 128, 32};  // half a panel at the end
+    half.q4 = q4, half.out_group = 32, half.residual = rows % 2 == 1;
+    run(half);
+    Q8Case special{rows, 128, 64, 64, Fill::kScalesSpecial};  // rows that are not finite
+    special.q4 = q4, special.out_group = 64, special.gated = rows % 2 == 1;
+    run(special);
+  }
+}
+
 }  // namespace
 
 void check_linear_q8(Check& check) {
@@ -184,15 +222,17 @@ void check_linear_q8(Check& check) {
     run({rows, 3, 17000, 0});                  // pieces longer than a span of any tile
     run({rows, 64, 8192, 32, Fill::kExtreme});
   }
+  check_epilogues(run, false);
   check.end_family("linear_q8");
 }
 
 void check_linear_q4(Check& check) {
   uint64_t seed = 6000;
-  const auto run = [&](int rows, int n, int k, int group, Fill fill = Fill::kRandom) {
-    q8_case(check, {rows, n, k, group, fill, kActivations[seed % 6], seed % 4 < 2, true}, seed);
-    ++seed;
+  const auto run_case = [&](Q8Case c) {
+    c.activation = kActivations[seed % 6], c.bias = seed % 4 < 2, c.q4 = true;
+    q8_case(check, c, seed++);
   };
+  const auto run = [&](int rows, int n, int k, int group, Fill fill = Fill::kRandom) { run_case({rows, n, k, group, fill}); };
   for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 25, 49}) {
     run(rows, 65, 576, 32);
     run(rows, 65, 576, 64);
@@ -205,6 +245,7 @@ void check_linear_q4(Check& check) {
     run(rows, 192, 1536, 128);
     run(rows, 64, 4096, 128, Fill::kExtreme);  // the largest sums
   }
+  check_epilogues(run_case, true);
   check.end_family("linear_q4");
 }
 
@@ -266,101 +307,6 @@ void check_quantize(Check& check) {
     }
   }
   check.end_family("quantize");
-}
-
-namespace {
-
-// A weight for the packers: [n][k] of source.
-Bytes weight_source(Random& random, Source source, int n, int k, bool special) {
-  const int width = source == Source::kF32 ? 4 : 2;
-  Bytes w(static_cast<size_t>(n * k * width));
-  for (int i = 0; i < n * k; ++i) {
-    const float value = i / k % 7 == 3 ? 0.0f : special ? random.special() : random.unit();
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    // As float16: any pattern; finite ones only but for some cases.
-    const uint16_t half = static_cast<uint16_t>(special ? random.bits() : random.bits() & 0xbbff);
-    const uint16_t narrow = source == Source::kF16 ? half : static_cast<uint16_t>(bits >> 16);
-    std::memcpy(w.data() + i * width, width == 4 ? static_cast<const void*>(&bits) : &narrow, static_cast<size_t>(width));
-  }
-  return w;
-}
-
-// group 0: int8.
-void pack_case(Check& check, Source source, int n, int k, int group, uint64_t seed) {
-  Random random(seed);
-  Bytes w = weight_source(random, source, n, k, seed % 5 == 0);
-  const int64_t row_bytes = int64_t{k} * (source == Source::kF32 ? 4 : 2);
-  check.same(text("pack source %d n %d k %d group %d", int(source), n, k, group), [&](const KernelTable& table) {
-    const int64_t panels = (n + 63) / 64, quads = (k + 3) / 4;
-    Bytes packed(static_cast<size_t>(group == 0 ? panels * quads * 256 : panels * (k / group) * q4_group_bytes(group)));
-    Bytes scale(static_cast<size_t>(panels * 256));
-    PackQ4 p;
-    p.w = w.data(), p.row_bytes = row_bytes, p.source = source, p.n = n, p.k = k, p.group = group;
-    p.packed = packed.data(), p.scale = scale.as<float>();
-    Words words;
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      const int64_t bad = group == 0 ? table.pack_q8(p, panel, panel + 1) : table.pack_q4(p, panel, panel + 1);
-      words.push_back(static_cast<uint32_t>(bad));
-      if (bad >= 0) {
-        return words;  // the panel is left unfinished
-      }
-    }
-    append(words, packed.words());
-    append(words, scale.words());
-    return words;
-  });
-}
-
-}  // namespace
-
-void check_pack(Check& check) {
-  uint64_t seed = 4000;
-  for (const Source source : {Source::kF32, Source::kF16, Source::kBf16}) {
-    for (const int k : {1, 3, 4, 17, 64, 250, 255, 256, 257, 576}) {
-      for (const int n : {1, 64, 65, 100}) {
-        pack_case(check, source, n, k, 0, ++seed);
-      }
-    }
-    for (const auto& [k, group] : {std::pair{32, 32}, {576, 32}, {576, 64}, {384, 128}}) {
-      for (const int n : {1, 65, 100}) {
-        pack_case(check, source, n, k, group, ++seed);
-      }
-    }
-  }
-  check.end_family("pack");
-}
-
-void check_embed(Check& check) {
-  uint64_t seed = 5000;
-  constexpr int kEntries = 150, kPanels = 3, kRows = 20;
-  for (const Table kind : {Table::kPlain, Table::kPackedF32, Table::kPackedQ8, Table::kPackedF16, Table::kPackedBf16}) {
-    for (const int features : {1, 4, 15, 16, 30, 64, 77, 576}) {
-      Random random(++seed);
-      const int64_t quads = (features + 3) / 4;
-      Floats table_values(kPanels * 64, quads * 4, random, kind == Table::kPackedQ8 ? Values::kUnit : Values::kSpecial);
-      Floats scale(1, kPanels * 64, random, Values::kUnit);
-      if (kind == Table::kPackedQ8) {
-        for (int64_t i = 0; i < kPanels * quads * 256; ++i) {
-          table_values.bytes.data()[i] = static_cast<uint8_t>(random.integer(1, 255));
-        }
-      }
-      int32_t index[kRows];
-      for (int32_t& i : index) {
-        i = random.integer(0, kEntries - 3);
-      }
-      check.same(text("embed kind %d features %d", int(kind), features), [&](const KernelTable& table) {
-        Floats y(kRows, features, 3);
-        Embed e;
-        e.kind = kind, e.table = table_values.data(), e.scale = scale.data(), e.features = features, e.index = index,
-        e.offset = 2;
-        e.y = y.out();
-        table.embed(e, 0, kRows);
-        return y.words();
-      });
-    }
-  }
-  check.end_family("embed");
 }
 
 }  // namespace taut::check

@@ -11,6 +11,12 @@ from taut import passes
 from taut.errors import UsageError
 from taut.graph import to_text, verify
 
+# Passes that work on what others leave.
+NEEDED = {
+    "fuse_gate": ("fuse_gate_up", "quantize"),
+    "fuse_requantize": ("fuse_gate_up", "fuse_gate", "fuse_bias_act", "quantize"),
+    "fuse_residual": ("quantize",),
+}
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
@@ -25,11 +31,12 @@ def test_pipeline(family: str, precision: str, request: pytest.FixtureRequest) -
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bert"])
 def test_single_pass(family: str, name: str) -> None:
     """Before and after one pass alone: the text differs where the pass applies, and what it leaves is well formed."""
-    others = tuple(other for other, _ in passes.PIPELINE if other != name)
-    before = graphs()[family]
-    after = verify(passes.optimize(before, passes.Options("fp16" if name == "narrow_weights" else "int8", others)))
+    needed = NEEDED.get(name, ())
+    others = tuple(other for other, _ in passes.PIPELINE if other != name and other not in needed)
+    before = passes.optimize(graphs()[family], passes.Options("int8", (*others, name)))
+    after = verify(passes.optimize(graphs()[family], passes.Options("fp16" if name == "narrow_weights" else "int8", others)))
     applies = {
-        "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert",
+        "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert", "fuse_gate": family != "bert",
         "fuse_norm_quant": False, "remove_dead": False,
     }  # fmt: skip
     assert (to_text(before) != to_text(after)) == applies.get(name, True)
@@ -48,7 +55,7 @@ def test_decompose(family: str, precision: str) -> None:
 
 
 def test_disabled_passes_leave_their_pattern() -> None:
-    text = to_text(passes.optimize(graphs()["llama"], passes.Options("int8", ("fuse_qkv", "fuse_add_norm"))))
+    text = to_text(passes.optimize(graphs()["llama"], passes.Options("int8", ("fuse_qkv", "fuse_add_norm", "fuse_residual"))))
     assert "qkv" not in text and "add(" in text
 
 

@@ -41,7 +41,8 @@ def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: fl
     for step in plan.steps:
         if step.op in LINEARS:
             out = step.outputs[0]
-            macs = step.inputs[0].features * out.features * num[out.buffer.space]
+            columns = out.features * (2 if step.attrs.get("gated") else 1)
+            macs = step.inputs[0].features * columns * num[out.buffer.space]
             int8_macs, f32_macs = (int8_macs, f32_macs + macs) if step.op == "linear" else (int8_macs + macs, f32_macs)
             keys.update(key for key in step.weights if key)
         elif step.op in ("attention", "attention_full"):

@@ -25,11 +25,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Weight:
-    """A declared weight: `shape` as in the checkpoint. `sources` names the declared weights whose rows it concatenates (fused linears)."""
+    """A declared weight: `shape` as in the checkpoint. `sources` names the declared weights whose rows it joins (fused linears): one
+    after the other or, where `interleave` is not 0, so many rows of each in turn."""
 
     key: str
     shape: tuple[int, ...]
     sources: tuple[str, ...] = ()
+    interleave: int = 0
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What determines its rows, beside its name."""
+        return self.sources, self.interleave
 
 
 @dataclass(frozen=True)

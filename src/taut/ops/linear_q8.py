@@ -1,4 +1,4 @@
-"""linear_q8: act(x W^T + b) over a quantized value and an int8 weight, in the canonical order of quant/schemes/int8.py.
+"""linear_q8: x W^T + b, then ops/epilogue.py, over a quantized value and an int8 weight, in the canonical order of quant/schemes/int8.py.
 
 The reference's weight is the pair (q (outputs, inputs) int8, scale (outputs,)).
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from taut.ops import activation
+from taut.ops import epilogue
 from taut.ops.base import Array, Attrs, Context, Signature, need
 from taut.quant.schemes import int8
 
@@ -19,7 +17,7 @@ def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs
     x, (n, k) = inputs[0], weights[0]
     need(x.dtype == "q8", "linear_q8: the input is not quantized")
     need(x.features == k, f"linear_q8: the input has {x.features} features, the weight takes {k}")
-    return [Signature(n, x.space)]
+    return epilogue.infer("linear_q8", n, inputs, attrs)
 
 
 def run(inputs: Sequence[Any], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
@@ -27,4 +25,4 @@ def run(inputs: Sequence[Any], weights: Sequence[Any], attrs: Attrs, context: Co
     bias = weights[1] if len(weights) > 1 else None
     packed, w_scale = int8.pack(q, scale)
     y = int8.linear_reference(inputs[0], int8.pieces(q.shape[1], attrs["group"]), packed, w_scale, len(q), bias)
-    return [activation.apply(attrs.get("act", ""), y.astype(np.float64)).astype(np.float32)]
+    return epilogue.apply(y, inputs, attrs)

@@ -15,18 +15,25 @@ PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
     ("fuse_gate_up", "one GEMM for both MLP inputs, and their product in one sweep"),
     ("fuse_bias_act", "the activation is applied in the GEMM's epilogue, on registers"),
-    ("fuse_add_norm", "the residual sum and its norm in one sweep over the row"),
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
     ("quantize", "linears on int8 or int4 weights and int8 activations"),
     ("narrow_weights", "linears on weights of 16 bits (fp16, bf16)"),
+    ("fuse_gate", "gate times up in the epilogue: nothing of twice the MLP's width is written"),
+    ("fuse_requantize", "a linear's result goes to int8 rows from registers"),
+    ("fuse_residual", "the residual is added in the epilogue"),
+    ("fuse_add_norm", "the residual sum and its norm in one sweep over the row"),
     ("fuse_norm_quant", "norms and gates write the quantized row directly"),
     ("remove_dead", "nothing is computed that nobody reads"),
 )
 
 # Passes that make a precision; the others run for every one.
+INTEGER = ("int8", "int4-g128", "int4-g64", "int4-g32")
 ONLY_FOR: dict[str, tuple[str, ...]] = {
-    "quantize": ("int8", "int4-g128", "int4-g64", "int4-g32"),
+    "quantize": INTEGER,
     "narrow_weights": ("fp16", "bf16"),
+    "fuse_gate": INTEGER,
+    "fuse_requantize": INTEGER,
+    "fuse_residual": INTEGER,
 }
 
 

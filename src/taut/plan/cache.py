@@ -155,7 +155,7 @@ def of_user() -> PackedCache | None:
 def entry_key(graph: Graph, identity: str) -> str:
     """A hash of all that determines the packed bytes."""
     layout = [
-        [key, kind, graph.weight_shape(key), graph.weights[key].sources if key in graph.weights else repr(graph.constants[key])]
+        [key, kind, graph.weight_shape(key), graph.weights[key].layout if key in graph.weights else repr(graph.constants[key])]
         for key, kind in kinds(graph).items()
     ]
     parts = json.dumps([cache_file.VERSION, weights.ALIGN, code_digest(), identity, layout])

@@ -110,7 +110,9 @@ def _read(file: int, key: str, expected: Expected, allocate: Callable[[int], Byt
         if found != chunks:
             raise UnusableFileError("does not have the bytes that were written: a hash differs")
         weights = {name: _weight(arena, kind, tuple(shape), *places) for name, kind, shape, *places in header["weights"]}
-        return WeightStore(weights, {name: (str(home), int(row)) for name, (home, row) in header["rows"].items()})
+        return WeightStore(
+            weights, {name: (str(home), int(row), int(turn)) for name, (home, row, turn) in header["rows"].items()}
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnusableFileError(f"has a header that makes no sense: {error}") from None
 

@@ -73,7 +73,7 @@ def _lifetimes(graph: Graph, nodes: list[Node], aliases: dict[str, tuple[str, in
             last[root] = index
     for name in graph.outputs:
         last[aliases.get(name, (name, 0))[0]] = len(nodes)
-    groups = {name: int(node.attrs["group"]) for node in nodes for name in node.outputs if graph.signature(name).dtype == "q8"}
+    groups = {name: _out_group(node) for node in nodes for name in node.outputs if graph.signature(name).dtype == "q8"}
     lifetimes = {}
     for name in first:
         signature = graph.signature(name)
@@ -86,6 +86,11 @@ def _lifetimes(graph: Graph, nodes: list[Node], aliases: dict[str, tuple[str, in
         space: Space = signature.space
         lifetimes[name] = Lifetime(space, size, first[name], last[name])
     return lifetimes
+
+
+def _out_group(node: Node) -> int:
+    """Scale group of the node's quantized output; a linear's `group` is its input's."""
+    return int(node.attrs.get("out_group", node.attrs["group"]))
 
 
 def _view(graph: Graph, name: str, aliases: dict[str, tuple[str, int]], buffers: dict[str, Buffer]) -> View:

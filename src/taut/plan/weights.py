@@ -27,9 +27,13 @@ from taut.quant.schemes import int4, int8
 Kind = Literal["q8", "q4g128", "q4g64", "q4g32", "f32", "f16", "bf16", "vector", "table"]
 Array = NDArray[Any]
 LINEARS = ("linear", "linear_q8", "linear_q4")
+Place = tuple[
+    str, int, int
+]  # of a weight fused into another: that key, its first row there, rows of each in turn (0: all at once)
 Progress = Callable[[str, int, int], None]
 PANEL = int8.PANEL
 ALIGN = 128
+COPIED_PANELS = 16  # of interleaved weights, before they are packed
 FLOATS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}  # of a linear that is not quantized
 
 
@@ -66,9 +70,9 @@ class PackedWeight:
 class WeightStore:
     """Owns the packed weights, in one arena."""
 
-    def __init__(self, weights: Mapping[str, PackedWeight], rows: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, weights: Mapping[str, PackedWeight], rows: Mapping[str, Place]) -> None:
         self._weights = dict(weights)
-        self._rows = dict(rows)  # key fused into another -> (that key, first row there)
+        self._rows = dict(rows)
 
     def __getitem__(self, key: str) -> PackedWeight:
         return self._weights[key]
@@ -77,8 +81,8 @@ class WeightStore:
         return iter(self._weights)
 
     @property
-    def rows(self) -> dict[str, tuple[str, int]]:
-        """Of each key that is fused into another: that key, and its first row there."""
+    def rows(self) -> dict[str, Place]:
+        """Of each key that is fused into another: where its rows lie."""
         return dict(self._rows)
 
     @property
@@ -88,9 +92,13 @@ class WeightStore:
     def logical(self, key: str, shape: tuple[int, ...]) -> Any:
         """The weight as the reference takes it: float32 of `shape`, (q, scale) of an int8 linear, int4.Quantized of an int4 one;
         fused ones are cut out again."""
-        home, begin = self._rows.get(key, (key, 0))
+        home, begin, interleave = self._rows.get(key, (key, 0, 0))
         weight = self._weights[home]
-        rows = slice(begin, begin + shape[0])
+        rows: Any = slice(begin, begin + shape[0])
+        if interleave:
+            count = weight.shape[0] // shape[0]  # weights of one shape, in turn
+            rows = np.arange(shape[0])
+            rows = begin + rows // interleave * interleave * count + rows % interleave
         if weight.kind == "q8":
             assert weight.scale is not None
             n, k = weight.shape
@@ -163,7 +171,7 @@ def load(
         return view
 
     packed: dict[str, PackedWeight] = {}
-    rows: dict[str, tuple[str, int]] = {}
+    rows: dict[str, Place] = {}
     plan = kinds(graph)
     for done, (key, kind) in enumerate(plan.items()):
         if progress:
@@ -175,7 +183,7 @@ def load(
         if kind.startswith("q"):
             packed_shape = int8.packed_shape(*shape) if kind == "q8" else _q4_shape(kind, shape)
             data, scale = take(data_bytes, np.uint8, packed_shape), take(scale_bytes, np.float32, (-1,))
-            _pack_parts(parts, data, scale, (packers or PACKERS)[kind[:2]], key)
+            _pack_parts(parts, _interleave(graph, key), data, scale, (packers or PACKERS)[kind[:2]], key)
             packed[key] = PackedWeight(kind, shape, data, scale)
         elif kind in FLOATS:
             panels = take(data_bytes, FLOATS[kind], (-1, shape[1], PANEL))
@@ -183,26 +191,48 @@ def load(
             packed[key] = PackedWeight(kind, shape, panels)
         else:
             flat = take(data_bytes, np.float32, (-1,) if kind == "vector" else shape)
-            flat[: shape[0]] = _finite(np.concatenate(parts).astype(np.float32, copy=False), key)
+            flat[: shape[0]] = _finite(joined(parts, _interleave(graph, key)).astype(np.float32, copy=False), key)
             packed[key] = PackedWeight(kind, shape, flat)
     if progress:
         progress("pack", len(plan), len(plan))
     return WeightStore(packed, rows)
 
 
-def _parts(graph: Graph, key: str, source: TensorSource, rows: dict[str, tuple[str, int]]) -> list[Array]:
+def _parts(graph: Graph, key: str, source: TensorSource, rows: dict[str, Place]) -> list[Array]:
     """The weight, or what was fused into it, whose places are noted in `rows`."""
-    arrays, begin = [], 0
+    arrays, begin, interleave = [], 0, _interleave(graph, key)
     for part in graph.weights[key].sources or (key,):
         arrays.append(source.read(part))
         if part != key:
-            rows[part] = (key, begin)
-        begin += len(arrays[-1])
+            rows[part] = (key, begin, interleave)
+        begin += interleave or len(arrays[-1])
     return arrays
 
 
-def _pack_parts(parts: list[Array], data: NDArray[np.uint8], scale: NDArray[np.float32], packer: Packer, key: str) -> None:
-    """Each part into its panels, without a concatenated copy where the borders of the parts are panels' borders."""
+def _interleave(graph: Graph, key: str) -> int:
+    return graph.weights[key].interleave if key in graph.weights else 0
+
+
+def joined(parts: list[Array], interleave: int) -> Array:
+    """The rows of all parts, one part after the other or `interleave` rows of each in turn."""
+    if not interleave:
+        return np.concatenate(parts)
+    tail = parts[0].shape[1:]
+    return np.stack([part.reshape(-1, interleave, *tail) for part in parts], axis=1).reshape(-1, *tail)
+
+
+def _pack_parts(
+    parts: list[Array], interleave: int, data: NDArray[np.uint8], scale: NDArray[np.float32], packer: Packer, key: str
+) -> None:
+    """Each part into its panels, without a joined copy where the borders of the parts are panels' borders; interleaved ones through
+    copies of a few panels."""
+    if interleave:
+        assert len(parts) * interleave == PANEL and len({part.shape for part in parts}) == 1
+        for panel in range(0, len(data), COPIED_PANELS):
+            end = min(panel + COPIED_PANELS, len(data))
+            own = [part[panel * interleave : end * interleave] for part in parts]
+            packer(joined(own, interleave), data[panel:end], scale[panel * PANEL : end * PANEL], key)
+        return
     if any(len(part) % PANEL for part in parts[:-1]):
         parts = [np.concatenate(parts)]
     begin = 0

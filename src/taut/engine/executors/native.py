@@ -150,6 +150,10 @@ class _Lowering:
         named = {key: int(value) for key, value in attrs.items() if isinstance(value, (bool, int))}
         if "act" in attrs or op in ("linear", *QUANTIZED, "swiglu"):
             named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
+        if op in QUANTIZED:
+            named = {"add": 0, "gated": 0, "out_group": 0, **named}
+            if group := named["out_group"]:
+                named["out_scales_offset"] = int8.row_layout(self._step.outputs[0].features, group).scales_offset
         if op == "linear":
             named["store"] = STORES.index(self._first_weight().kind)
         if op in ("rms_norm", "layer_norm"):

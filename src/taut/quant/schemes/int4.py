@@ -42,7 +42,7 @@ class Quantized:
     def group(self) -> int:
         return int(self.u.shape[1] // self.scale.shape[1])
 
-    def rows(self, rows: slice) -> Quantized:
+    def rows(self, rows: slice | NDArray[np.integer]) -> Quantized:
         return Quantized(self.u[rows], self.scale[rows], self.offset[rows], self.column[rows])
 
 
