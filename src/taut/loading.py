@@ -190,9 +190,9 @@ def _precision(graph: Graph, asked: str) -> str:
 
 
 def _linear_precision(node: Node, asked: str) -> str:
-    if node.op == "linear_q4":
+    if node.op == "linear_q4" or node.attrs.get("bits") == 4:
         return asked if asked.startswith("int4") else f"int4-g{node.attrs['group']}"
-    if node.op == "linear_q8":
+    if node.op in ("linear_q8", "qkv_attention"):
         return "int8"
     return {"f16": "fp16", "bf16": "bf16"}.get(str(node.attrs.get("store")), "fp32")
 

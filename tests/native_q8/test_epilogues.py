@@ -42,9 +42,10 @@ def plain(hidden: int, ffn: int, act: str, bias: bool) -> Graph:
 class Tensors:
     """Random weights, the same for every graph of the same shapes."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, scale: float = 1) -> None:
         rng = np.random.default_rng(0)
-        self._tensors = {key: rng.standard_normal(graph.weights[key].shape).astype(np.float32) for key in sorted(graph.weights)}
+        shapes = {key: graph.weights[key].shape for key in sorted(graph.weights)}
+        self._tensors = {key: (rng.standard_normal(shape) * scale).astype(np.float32) for key, shape in shapes.items()}
 
     def read(self, key: str) -> Array:
         return self._tensors[key]

@@ -13,6 +13,7 @@ from taut.graph import to_text, verify
 
 # Passes that work on what others leave.
 NEEDED = {
+    "fuse_qkv_attention": ("fuse_qkv", "quantize"),
     "fuse_gate": ("fuse_gate_up", "quantize"),
     "fuse_requantize": ("fuse_gate_up", "fuse_gate", "fuse_bias_act", "quantize"),
     "fuse_residual": ("quantize",),
@@ -37,6 +38,7 @@ def test_single_pass(family: str, name: str) -> None:
     after = verify(passes.optimize(graphs()[family], passes.Options("fp16" if name == "narrow_weights" else "int8", others)))
     applies = {
         "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert", "fuse_gate": family != "bert",
+            "fuse_qkv_attention": family == "bert",
         "fuse_norm_quant": False, "remove_dead": False,
     }  # fmt: skip
     assert (to_text(before) != to_text(after)) == applies.get(name, True)

@@ -20,6 +20,8 @@ from taut.engine.batch import Batch
 from taut.plan.plan import Plan
 from taut.plan.weights import LINEARS, WeightStore
 
+ATTENTION = ("attention", "attention_full", "qkv_attention")
+
 
 @dataclass(frozen=True)
 class Work:
@@ -41,11 +43,11 @@ def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: fl
     for step in plan.steps:
         if step.op in LINEARS:
             out = step.outputs[0]
-            columns = out.features * (2 if step.attrs.get("gated") else 1)
+            columns = out.features * (3 if step.op == "qkv_attention" else 2 if step.attrs.get("gated") else 1)
             macs = step.inputs[0].features * columns * num[out.buffer.space]
             int8_macs, f32_macs = (int8_macs, f32_macs + macs) if step.op == "linear" else (int8_macs + macs, f32_macs)
             keys.update(key for key in step.weights if key)
-        elif step.op in ("attention", "attention_full"):
+        if step.op in ATTENTION:
             pairs = causal if step.op == "attention" else full
             attention_macs += 2 * pairs * int(step.attrs["heads"]) * int(step.attrs["head_dim"])
     kv_bytes = int(batch.context.astype(np.int64).sum() * kv_bytes_per_token)

@@ -42,7 +42,7 @@ class Options:
 
     def check_pins(self, graph: Graph) -> None:
         """UsageError for a pin that names no linear of `graph`, whatever precision it gives."""
-        linears = [node for node in graph.nodes if node.op.startswith("linear")]
+        linears = [node for node in graph.nodes if node.op.startswith("linear") or node.op == "qkv_attention"]
         for pattern, _ in self.pins:
             if not any(_is_named(node, pattern) for node in linears):
                 names = ", ".join(sorted(node.name for node in linears)[:8])

@@ -18,6 +18,7 @@ PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
     ("quantize", "linears on int8 or int4 weights and int8 activations"),
     ("narrow_weights", "linears on weights of 16 bits (fp16, bf16)"),
+    ("fuse_qkv_attention", "encoders: q, k and v of a few heads stay in a core's cache until they are attended to"),
     ("fuse_gate", "gate times up in the epilogue: nothing of twice the MLP's width is written"),
     ("fuse_requantize", "a linear's result goes to int8 rows from registers"),
     ("fuse_residual", "the residual is added in the epilogue"),
@@ -31,6 +32,7 @@ INTEGER = ("int8", "int4-g128", "int4-g64", "int4-g32")
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "quantize": INTEGER,
     "narrow_weights": ("fp16", "bf16"),
+    "fuse_qkv_attention": INTEGER,
     "fuse_gate": INTEGER,
     "fuse_requantize": INTEGER,
     "fuse_residual": INTEGER,

@@ -40,7 +40,7 @@ def _step(node: Node, views: dict[str, View], target: Target) -> Step:
     outputs = tuple(views[name] for name in node.outputs if name in views)
     origin = tuple(part.name for part in node.decompose())
     attrs = dict(node.attrs)
-    if node.op in ("attention", "attention_full"):
+    if node.op in ("attention", "attention_full", "qkv_attention"):
         attrs["softmax_keys"] = target.softmax_keys
     return Step(node.op, inputs, outputs, node.weights, attrs, select(node.op, target.backend).name, origin)
 

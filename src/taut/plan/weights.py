@@ -26,14 +26,14 @@ from taut.quant.schemes import int4, int8
 
 Kind = Literal["q8", "q4g128", "q4g64", "q4g32", "f32", "f16", "bf16", "vector", "table"]
 Array = NDArray[Any]
-LINEARS = ("linear", "linear_q8", "linear_q4")
+LINEARS = ("linear", "linear_q8", "linear_q4", "qkv_attention")  # ops whose first weight is a linear's
 Place = tuple[
     str, int, int
 ]  # of a weight fused into another: that key, its first row there, rows of each in turn (0: all at once)
 Progress = Callable[[str, int, int], None]
 PANEL = int8.PANEL
 ALIGN = 128
-COPIED_PANELS = 16  # of interleaved weights, before they are packed
+COPIED_TURNS = 8  # of interleaved weights, before they are packed
 FLOATS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}  # of a linear that is not quantized
 
 
@@ -126,7 +126,7 @@ def kinds(graph: Graph) -> dict[str, Kind]:
 
 
 def _linear_kind(node: Node) -> Kind:
-    if node.op == "linear_q4":
+    if node.op == "linear_q4" or node.attrs.get("bits") == 4:
         return cast(Kind, f"q4g{node.attrs['group']}")
     return cast(Kind, node.attrs.get("store", "f32") if node.op == "linear" else "q8")
 
@@ -227,11 +227,12 @@ def _pack_parts(
     """Each part into its panels, without a joined copy where the borders of the parts are panels' borders; interleaved ones through
     copies of a few panels."""
     if interleave:
-        assert len(parts) * interleave == PANEL and len({part.shape for part in parts}) == 1
-        for panel in range(0, len(data), COPIED_PANELS):
-            end = min(panel + COPIED_PANELS, len(data))
-            own = [part[panel * interleave : end * interleave] for part in parts]
-            packer(joined(own, interleave), data[panel:end], scale[panel * PANEL : end * PANEL], key)
+        panels, extra = divmod(len(parts) * interleave, PANEL)  # of one turn
+        assert not extra and len({part.shape for part in parts}) == 1
+        for turn in range(0, len(parts[0]) // interleave, COPIED_TURNS):
+            own = [part[turn * interleave : (turn + COPIED_TURNS) * interleave] for part in parts]
+            begin, end = turn * panels, turn * panels + len(own[0]) * len(parts) // PANEL
+            packer(joined(own, interleave), data[begin:end], scale[begin * PANEL : end * PANEL], key)
         return
     if any(len(part) % PANEL for part in parts[:-1]):
         parts = [np.concatenate(parts)]
