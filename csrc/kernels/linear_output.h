@@ -7,7 +7,8 @@
 namespace taut::TAUT_ISA_NS {
 namespace {
 
-constexpr int kPanel = 64;  // columns
+constexpr int kPanel = 64;         // columns
+constexpr int64_t kRowsAhead = 8;  // residual rows, a stride apart that no hardware prefetcher follows
 constexpr int64_t kWaitingBytes = kBlockRows * kMostOutGroup * 4;
 
 // s0 + s1, s2 and s3 of 64 columns: 16 of them together, `stride` floats from one 16 to the next.
@@ -57,7 +58,10 @@ struct Output {
       if (left <= 0) return;
       f32x16 value = activate(scaled(panel, i, sums), args.activation);
       if (args.gated) value = mul(value, scaled(panel, i + 2, sums));
-      if (residual != nullptr) value = add(value, load_n(residual + column + 16 * i, left));
+      if (residual != nullptr) {
+        value = add(value, load_n(residual + column + 16 * i, left));
+        prefetch(residual + column + 16 * i + kRowsAhead * args.residual_row_bytes / 4);
+      }
       store_n(to + 16 * i, value, left);
     }
   }
