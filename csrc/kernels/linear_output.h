@@ -48,19 +48,22 @@ struct Output {
   }
 
   TAUT_MEMBER void store_columns(int64_t row, int64_t panel, const RowSums& sums, float* to) const {
-    const int64_t column = panel * args.panel_columns();
-    const float* residual =
-        args.residual == nullptr
-            ? nullptr
-            : reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(args.residual) + row * args.residual_row_bytes);
-    for (int64_t i = 0; i < args.panel_columns() / 16; ++i) {
-      const int64_t left = args.n - column - 16 * i;
-      if (left <= 0) return;
+    if (args.gated) return store_strips<true, false>(panel, sums, nullptr, to);
+    if (args.residual == nullptr) return store_strips<false, false>(panel, sums, nullptr, to);
+    const uint8_t* residual = reinterpret_cast<const uint8_t*>(args.residual) + row * args.residual_row_bytes;
+    store_strips<false, true>(panel, sums, reinterpret_cast<const float*>(residual) + panel * kPanel, to);
+  }
+
+  // Apart for each form: a loop over all of them would keep its pointers on the stack.
+  template <bool kGated, bool kAdds>
+  TAUT_MEMBER void store_strips(int64_t panel, const RowSums& sums, const float* residual, float* to) const {
+    constexpr int64_t kWidth = kGated ? kPanel / 2 : kPanel;
+    for (int64_t i = 0, left = args.n - panel * kWidth; i < kWidth / 16 && left > 0; ++i, left -= 16) {
       f32x16 value = activate(scaled(panel, i, sums), args.activation);
-      if (args.gated) value = mul(value, scaled(panel, i + 2, sums));
-      if (residual != nullptr) {
-        value = add(value, load_n(residual + column + 16 * i, left));
-        prefetch(residual + column + 16 * i + kRowsAhead * args.residual_row_bytes / 4);
+      if constexpr (kGated) value = mul(value, scaled(panel, i + 2, sums));
+      if constexpr (kAdds) {
+        value = add(value, load_n(residual + 16 * i, left));
+        prefetch(residual + 16 * i + kRowsAhead * args.residual_row_bytes / 4);
       }
       store_n(to + 16 * i, value, left);
     }

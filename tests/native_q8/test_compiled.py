@@ -40,6 +40,6 @@ def test_no_spills(kernel: str, isa: str, multiplies: int, tmp_path: Path) -> No
     target = tmp_path / "kernel.o"
     subprocess.run(["g++", *flags(isa), "-c", f"csrc/kernels/linear_{kernel}.cc", "-o", str(target)], check=True, cwd=ROOT)
     loops = hot_loops(target, 4 if kernel == "q4" else 3)
-    most = max(loop.multiplies for loop in loops)
+    most = max(loop.integer_multiplies for loop in loops)
     assert most == multiplies or ((kernel, isa) == ("q4", "avx2") and most > multiplies)  # its loop of many rows is larger
     assert [loop for loop in loops if loop.stack_accesses] == []
