@@ -17,9 +17,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,13 +67,17 @@ class PackedCache:
         packers: Mapping[str, Packer] | None,
         pool: native.ThreadPool,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> WeightStore:
-        """As weights.load: read from the cache when it is there, else packed and, meanwhile, written for the next time."""
+        """As weights.load: read from the cache when it is there, else packed and, meanwhile, written for the next time. `meanwhile` is
+        other work of the caller's: done beside the reading, which needs no interpreter, and before any packing; its error is raised."""
         if store_bytes(graph) < self._min_bytes:
+            if meanwhile:
+                meanwhile()
             return weights.load(graph, source, allocate, packers, progress)
         key = entry_key(graph, source.identity())
         path = self.folder / f"{key}.taut"
-        if (kept := self._read(path, key, graph, allocate, pool)) is not None:
+        if (kept := self._read_beside(meanwhile, path, key, graph, allocate, pool)) is not None:
             return kept
         arenas: list[NDArray[np.uint8]] = []
 
@@ -91,6 +96,15 @@ class PackedCache:
         for writer in self._writers:
             writer.join()
         self._writers.clear()
+
+    def _read_beside(self, meanwhile: Callable[[], None] | None, *arguments: Any) -> WeightStore | None:
+        """_read(*arguments) in a thread of its own while `meanwhile` runs in this one."""
+        if meanwhile is None:
+            return self._read(*arguments)
+        with ThreadPoolExecutor(1, "taut-read") as reader:  # its end waits for the reading, whatever `meanwhile` raises
+            reading = reader.submit(self._read, *arguments)
+            meanwhile()
+            return reading.result()
 
     def _read(
         self, path: Path, key: str, graph: Graph, allocate: Callable[[int], NDArray[np.uint8]], pool: native.ThreadPool
