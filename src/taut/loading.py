@@ -171,7 +171,7 @@ def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None)
     built = models.build(checkpoint, context_len=config.max_context)
     graph = passes.optimize(built.graph, _pass_options(config))
     runtime, target = _machine(config)
-    made = plan.make(graph, target, _precision(graph, config.precision))
+    made = plan.make(graph, target, _precision(graph))
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = _load_weights(graph, _Renamed(checkpoint, built.renamed), allocate, runtime, progress)
@@ -207,19 +207,20 @@ def _pass_options(config: LoadConfig) -> passes.Options:
     return passes.Options(config.precision, tuple(config.disable_passes), pins=pins)  # type: ignore[arg-type]
 
 
-def _precision(graph: Graph, asked: str) -> str:
-    """What the linears over tokens truly compute on, whatever was asked for; several are joined, the one of most layers first."""
+def _precision(graph: Graph) -> str:
+    """What the linears over tokens truly compute on, whatever was asked for (a group of 128 may not divide a layer's inputs); several
+    are joined, the one of most layers first."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
         if node.op in plan.weights.LINEARS and graph.signature(node.inputs[0]).space == "tokens":
-            name = _linear_precision(node, asked)
+            name = _linear_precision(node)
             counts[name] = counts.get(name, 0) + 1
     return " + ".join(sorted(counts, key=lambda name: (-counts[name], name))) or "fp32"
 
 
-def _linear_precision(node: Node, asked: str) -> str:
+def _linear_precision(node: Node) -> str:
     if node.op == "linear_q4":
-        return asked if asked.startswith("int4") else f"int4-g{node.attrs['group']}"
+        return f"int4-g{node.attrs['group']}"
     if node.op == "linear_q8":
         return "int8"
     return {"f16": "fp16", "bf16": "bf16"}.get(str(node.attrs.get("store")), "fp32")
