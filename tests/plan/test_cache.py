@@ -24,7 +24,7 @@ from taut import checkpoint as checkpoints
 from taut import env, loading, models, passes
 from taut.checkpoint.files import MappedFile
 from taut.engine.runtime import Runtime, runtime
-from taut.errors import ModelFormatError
+from taut.errors import ModelFormatError, UsageError
 from taut.kernels import native
 from taut.plan import cache, cache_file, weights
 from taut.plan.cache import PackedCache
@@ -274,8 +274,10 @@ def test_a_damaged_tokenizer_is_refused_though_the_weights_are_kept(setting: Set
     monkeypatch.setattr(cache.PackedCache.__init__, "__kwdefaults__", {"min_bytes": 0, "cap_bytes": cache.CAP_BYTES})
     monkeypatch.setenv(env.CACHE.name, str(setting.cache_folder))
     first = taut.load(str(setting.folder), threads=1)
-    while not list(setting.cache_folder.glob("*.taut")):
-        time.sleep(0.01)
+    for thread in threading.enumerate():
+        if thread.name == "taut-cache":
+            thread.join()
+    assert setting.entry().is_file()
     first.close()
     (setting.folder / "tokenizer.json").write_text("{")
     was_open = set(os.listdir("/proc/self/fd"))
@@ -397,6 +399,38 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.of_user().folder == tmp_path / "home" / ".cache" / "taut"  # type: ignore[union-attr]
+
+
+def test_a_variable_that_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.CACHE.name, "~nobody-of-this-name/cache")
+    with pytest.raises(UsageError, match=r"TAUT_CACHE is '~nobody.*; give a folder, or off"):
+        cache.of_user()
+
+
+@pytest.mark.parametrize(("is_asked_for", "level"), [(True, logging.WARNING), (False, logging.INFO)])
+def test_who_names_a_folder_that_cannot_be_written_is_told(
+    setting: Setting, caplog: pytest.LogCaptureFixture, is_asked_for: bool, level: int
+) -> None:
+    setting.cache_folder.write_text("a file where a folder should be")
+    with caplog.at_level(logging.INFO):
+        setting.load(is_asked_for=is_asked_for)
+    assert [record.levelno for record in caplog.records if "not kept" in record.message] == [level]
+
+
+def test_folders_under_the_names_of_files_stay_and_do_no_harm(setting: Setting) -> None:
+    packed, _ = setting.load()
+    entry = setting.entry()
+    entry.unlink()
+    (entry / "inside").mkdir(parents=True)
+    stale = setting.cache_folder / "old.tmp"
+    stale.mkdir()
+    os.utime(stale, (0, 0))
+    again, was_kept = setting.load()
+    assert not was_kept
+    assert_equal(packed, again)
+    assert (entry / "inside").is_dir()
+    setting.load("fp16")
+    assert setting.load("fp16")[1], "others are written and read beside it"
 
 
 def test_a_kept_model_answers_the_same(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,8 +154,8 @@ def _locate(ref: str) -> tuple[Path, str]:
         )
     if ref in ALIASES:
         return _packaged(ref, ALIASES[ref]), ref
-    path = Path(ref).expanduser()
-    if path.exists():
+    path, is_there = _look(ref)
+    if is_there:
         if path.suffix.lower() in PICKLE_SUFFIXES and not path.is_dir():
             raise UnsupportedModelError(f"{path.name}: {PICKLE_ADVICE}")
         if path.suffix.lower() == ".safetensors" and not path.is_dir():
@@ -170,6 +170,16 @@ def _locate(ref: str) -> tuple[Path, str]:
     if hub.is_hub_id(ref):
         return hub.fetch(ref), ref.split("/")[1]
     raise ModelNotFoundError(f"no model {ref!r}: it is no folder, no .gguf file and no hub id org/name; {packaged}")
+
+
+def _look(ref: str) -> tuple[Path, bool]:
+    """The path that `ref` is, and whether anything is there."""
+    try:
+        path = Path(ref).expanduser()
+        return path, path.exists()
+    except (OSError, RuntimeError) as error:  # too long, not allowed, a user's home that there is none of
+        reason = (getattr(error, "strerror", None) or str(error)).rstrip(".").lower()
+        raise ModelNotFoundError(f"no model {ref[:200]!r}: {reason}; check the path") from None
 
 
 def _packaged(alias: str, entry: _Alias) -> Path:
