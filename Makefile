@@ -35,6 +35,7 @@ lint: $(STAMPS)/test-tools ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy bench/peers/*.py bench/peers/systems/*.py
 	find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
 bench: setup ## measure this machine and the models on it; records go to bench/records

@@ -129,7 +129,9 @@ def _fill(pool: KVPool) -> None:
 def paired(ceiling: Callable[[], float], subject: Subject, amount: float, seconds: float) -> dict[str, float]:
     """Medians of the time and of the share of the ceiling measured around each run."""
     subject.run()
-    times, shares, before = [], [], ceiling()
+    times: list[float] = []
+    shares: list[float] = []
+    before = ceiling()
     stop = time.perf_counter() + seconds
     while len(times) < 5 or time.perf_counter() < stop:
         times.append(subject.run())

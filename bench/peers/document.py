@@ -124,8 +124,8 @@ def _cases(result: Result) -> list[str]:
 
 def _median(result: Result, runs: Sequence[Result], name: str) -> float:
     if result["work"] == "sentences":
-        return statistics.median(run["cases"][name]["sentences_per_s"] for run in runs)
-    return statistics.median(run[name] for run in runs)
+        return float(statistics.median(run["cases"][name]["sentences_per_s"] for run in runs))
+    return float(statistics.median(run[name] for run in runs))
 
 
 def _cells(result: Result, runs: Sequence[Result], columns: Sequence[tuple[str, str, float, str]]) -> list[str]:

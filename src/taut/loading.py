@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,11 +146,32 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
         raise UsageError(f"load has no option {', '.join(unknown)}; accepted: {accepted}, progress")
     config = LoadConfig(**options)
     check_given(config.memory_bytes)
-    checkpoint = checkpoints.open(ref)
+    with _uncollected():
+        checkpoint = checkpoints.open(ref, with_text=False)
+        try:
+            return _load(checkpoint, config, progress)
+        except BaseException:
+            checkpoint.close()
+            raise
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Inside, nobody looks for cycles to free: loading makes a vocabulary's million objects, and no garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None) -> Loaded:
     built = models.build(checkpoint, context_len=config.max_context)
     graph = passes.optimize(built.graph, _pass_options(config))
     runtime, target = _machine(config)
-    made = plan.make(graph, target, _precision(graph, config.precision))
+    made = plan.make(graph, target, _precision(graph))
     budget = _grant(config, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     store = _load_weights(graph, _Renamed(checkpoint, built.renamed), allocate, runtime, progress)
@@ -167,11 +190,16 @@ def load_model(ref: str, *, progress: Progress | None = None, **options: Any) ->
 
 
 def _load_weights(graph: Graph, source: _Renamed, allocate: Any, runtime: Any, progress: Progress | None) -> WeightStore:
-    if runtime is None:
-        return plan.weights.load(graph, source, allocate, None, progress)
-    if (kept := cache.of_user()) is None:
-        return plan.weights.load(graph, source, allocate, runtime.packers, progress)
-    return kept.load(graph, source, allocate, runtime.packers, runtime.pool, progress)
+    """The packed weights; and the checkpoint's text is made, beside the reading where they are kept."""
+
+    def make_text() -> None:
+        _ = source.checkpoint.text
+
+    kept = cache.of_user() if runtime is not None else None
+    if kept is None:
+        make_text()  # before any packing, which takes longer: what is wrong with a file is said at once
+        return plan.weights.load(graph, source, allocate, None if runtime is None else runtime.packers, progress)
+    return kept.load(graph, source, allocate, runtime.packers, runtime.pool, progress, make_text)
 
 
 def _pass_options(config: LoadConfig) -> passes.Options:
@@ -179,19 +207,20 @@ def _pass_options(config: LoadConfig) -> passes.Options:
     return passes.Options(config.precision, tuple(config.disable_passes), pins=pins)  # type: ignore[arg-type]
 
 
-def _precision(graph: Graph, asked: str) -> str:
-    """What the linears over tokens truly compute on, whatever was asked for; several are joined, the one of most layers first."""
+def _precision(graph: Graph) -> str:
+    """What the linears over tokens truly compute on, whatever was asked for (a group of 128 may not divide a layer's inputs); several
+    are joined, the one of most layers first."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
         if node.op in plan.weights.LINEARS and graph.signature(node.inputs[0]).space == "tokens":
-            name = _linear_precision(node, asked)
+            name = _linear_precision(node)
             counts[name] = counts.get(name, 0) + 1
     return " + ".join(sorted(counts, key=lambda name: (-counts[name], name))) or "fp32"
 
 
-def _linear_precision(node: Node, asked: str) -> str:
+def _linear_precision(node: Node) -> str:
     if node.op == "linear_q4" or node.attrs.get("bits") == 4:
-        return asked if asked.startswith("int4") else f"int4-g{node.attrs['group']}"
+        return f"int4-g{node.attrs['group']}"
     if node.op in ("linear_q8", "qkv_attention"):
         return "int8"
     return {"f16": "fp16", "bf16": "bf16"}.get(str(node.attrs.get("store")), "fp32")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from taut.bench.ladder import climb, figures, rungs, show
 from taut.cli import main as main_module
+from taut.cli.console import check_writable
 from taut.errors import TautError, UsageError
 from taut.passes.pipeline import PIPELINE
 
@@ -111,6 +112,21 @@ def test_what_cannot_run_is_kept_with_its_reason() -> None:
         climb.climb(made, rungs.choose("encoder", ["int8"]), ask=Children(fp32="no"))
 
 
+def test_a_rung_that_dies_leaves_the_others() -> None:
+    """A process killed for its memory after an hour must not cost what was measured."""
+    children = Children()
+
+    def ask(command: Sequence[str], spec: Mapping[str, Any]) -> dict[str, Any]:
+        if spec["options"]["precision"] == "fp16":
+            raise TautError("a run ended early: Killed")
+        return children(command, spec)
+
+    made = course("encoder")
+    result = figures.result(made, climb.climb(made, rungs.choose("encoder", None), ask=ask))
+    assert [rung.get("missing") for rung in result["rungs"]] == [None, None, "a run ended early: Killed", None, None]
+    assert result["summary"]["last"] == "fused"
+
+
 def test_encoder_figures() -> None:
     made = course("encoder", texts=0, rounds=1)
     result = figures.result(made, climb.climb(made, rungs.choose("encoder", ["fp32", "fused"]), ask=Children()))
@@ -192,8 +208,45 @@ def test_options_of_the_other_kind_are_refused(tiny_models: dict[str, Path]) -> 
         done = CliRunner().invoke(main_module.app, ["bench", "ladder", str(tiny_models[family]), option], catch_exceptions=True)
         assert isinstance(done.exception, UsageError)
         assert f"{option.partition('=')[0]} is for a{'n encoder' if family == 'llama' else ' decoder'}" in str(done.exception)
-    arguments = ["bench", "ladder", str(tiny_models["llama"]), "--json", "/no/such/folder/x.json"]
-    assert "does not exist" in str(CliRunner().invoke(main_module.app, arguments, catch_exceptions=True).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "/no/such/folder/x.json"], "cannot write '/no/such/folder/x.json': No such file"),
+        (["--json", "/"], "cannot write '/': Is a directory"),
+        (["--json", "/proc/version"], "cannot write '/proc/version': "),
+        (["--json", "x" * 300], "File name too long"),
+        (["--plot", "/no/such/folder/x.png"], "No such file or directory; give a file"),
+        (["--plot", "picture.docx"], "no picture of the kind of 'picture.docx' can be drawn; accepted endings: "),
+        (["--plot", "picture"], "accepted endings: "),
+        (["--peer-python", "/no/python"], "--peer-python '/no/python' is no program; give the path"),
+        (["--rungs", "fast,int8"], "no rung named fast for a decoder; rungs: "),
+        (["--rungs", ","], "no rung is given; rungs: "),
+        (["--prompt", "100000"], "tokens are asked for, "),
+    ],
+)
+def test_what_would_fail_in_the_end_is_refused_at_once(
+    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib")
+    monkeypatch.setattr(climb, "climb", lambda *_: pytest.fail("nothing may run"))
+    monkeypatch.chdir(tmp_path)
+    command = ["bench", "ladder", str(tiny_models["llama"]), *arguments]
+    error = CliRunner().invoke(main_module.app, command, catch_exceptions=True).exception
+    assert isinstance(error, UsageError), error
+    assert message in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checking_a_file_leaves_it_as_it_is(tmp_path: Path) -> None:
+    there, absent = tmp_path / "there.json", tmp_path / "absent.json"
+    there.write_text("old")
+    for path in (there, absent):
+        check_writable(path)
+    assert there.read_text() == "old"
+    assert not absent.exists()
 
 
 @pytest.mark.native

@@ -29,6 +29,7 @@ from hostile.raw import (
     write,
 )
 from taut import checkpoint
+from taut.checkpoint import gguf as gguf_module
 from taut.checkpoint.gguf import GgufFile
 from taut.checkpoint.gguf_llama import GgufLlama
 
@@ -46,6 +47,13 @@ QUANTIZED = [kind for kind in gguf.GGML_QUANT_SIZES if _is_readable(kind) and ki
 
 def test_the_package_dequantizes_many_types() -> None:
     assert len(QUANTIZED) >= 20
+
+
+def test_the_usual_types_are_as_the_package_says() -> None:
+    table = gguf_module._type_table()
+    assert {kind: (*row, True) for kind, row in gguf_module._USUAL.items()} == {
+        kind: table[kind] for kind in gguf_module._USUAL
+    }
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)

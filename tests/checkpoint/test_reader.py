@@ -30,6 +30,27 @@ def test_an_unknown_reference_says_what_is_accepted(ref: str) -> None:
         checkpoint.open(ref)
 
 
+@pytest.mark.parametrize(
+    ("ref", "reason"),
+    [
+        ("~nobody-of-this-name/model", "could not determine home directory"),
+        ("x" * 5000, "file name too long"),
+        ("/" + "x" * 300, "file name too long"),
+    ],
+)
+def test_a_reference_that_cannot_be_looked_up(ref: str, reason: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=f"^no model '.{{,200}}': {reason}; check the path$"):
+        checkpoint.open(ref)
+
+
+def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    weights = folder(tmp_path) / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(weights.name)
+    with pytest.raises((ModelFormatError, ModelNotFoundError), match=r"model\.safetensors"):
+        checkpoint.open(str(tmp_path))
+
+
 def test_a_weights_file_alone_is_told_to_be_a_folder(tmp_path: Path) -> None:
     folder(tmp_path)
     with pytest.raises(ModelNotFoundError, match="give its folder"):

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from hostile.raw import byte_vocabulary
 from taut.checkpoint import Tokenizer
-from taut.checkpoint.stream import byte_level_bytes, parse_byte_token
+from taut.checkpoint.stream import byte_alphabet, byte_level_bytes, parse_byte_token
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 VOCABULARY = [*byte_vocabulary(), "he", "Ġ", "<end>"]
@@ -42,6 +42,16 @@ def test_a_character_in_several_tokens_comes_whole(text: str) -> None:
     if REPLACEMENT not in text:
         assert REPLACEMENT not in "".join(emitted)
     assert emitted[0] == (text[0] if ord(text[0]) < 128 else "")  # nothing shows before its last byte
+
+
+def test_a_byte_level_token_is_bytes_or_stands_for_itself() -> None:
+    """Every character of the first planes, alone and among others: in the alphabet its byte, else the whole token's own UTF-8."""
+    alphabet = byte_alphabet()
+    for character in map(chr, [*range(0x400), 0x2581, 0xD800, 0xFFFD, 0x1F44B]):
+        for token in (character, f"a{character}Ġ"):
+            known = all(c in alphabet for c in token)
+            expected = bytes(alphabet[c] for c in token) if known else token.encode("utf-8", "replace")
+            assert byte_level_bytes(token) == expected, hex(ord(character))
 
 
 def test_an_unfinished_character_at_the_end_becomes_one_replacement() -> None:

@@ -73,6 +73,19 @@ def test_the_precision_that_is_used(long_llama: Path, options: dict[str, Any], p
     assert shown in model.summary()
 
 
+def test_every_group_that_is_there_is_named(tmp_path: Path) -> None:
+    """A group of 128 divides the inputs of the down projection alone."""
+    folder = tiny(
+        "llama", tmp_path / "model", hidden_size=192, num_attention_heads=6, num_key_value_heads=2, intermediate_size=256
+    )
+    model = load(folder, precision="int4-g128")
+    groups = {step.attrs["group"] for step in model.plan.steps if step.op == "linear_q4"}
+    assert groups == {64, 128}
+    assert model.describe()["precision"] == model.plan.precision == "int4-g64 + int4-g128"
+    assert " · int4-g64 + int4-g128, KV cache int8 · " in model.summary()
+    assert load(folder, precision="int4-g64").plan.precision == "int4-g64"
+
+
 @pytest.fixture(scope="module")
 def short_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bert with more rows of positions than sentence-transformers lets a text have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from taut import checkpoint as checkpoints
 from taut import env, loading, models, passes
 from taut.checkpoint.files import MappedFile
 from taut.engine.runtime import Runtime, runtime
+from taut.errors import ModelFormatError, UsageError
 from taut.kernels import native
 from taut.plan import cache, cache_file, weights
 from taut.plan.cache import PackedCache
@@ -39,6 +42,7 @@ class Setting:
 
     def __init__(self, folder: Path, cache_folder: Path) -> None:
         self.folder, self.cache_folder = folder, cache_folder
+        self.meanwhile: Callable[[], None] | None = None
 
     def load(self, precision: str = "int8", **options: Any) -> tuple[weights.WeightStore, bool]:
         """The model's packed weights, and whether they came out of the cache."""
@@ -57,7 +61,7 @@ class Setting:
                     return original(self, key)
 
             counted = Counted(checkpoint, built.renamed)
-            store = kept.load(graph, counted, machine.allocate, machine.packers, machine.pool)
+            store = kept.load(graph, counted, machine.allocate, machine.packers, machine.pool, meanwhile=self.meanwhile)
         kept.wait()
         return store, not reads
 
@@ -229,6 +233,60 @@ def test_a_damaged_entry_is_made_again(setting: Setting, name: str, caplog: pyte
     assert setting.load()[1], "and written again"
 
 
+@pytest.mark.parametrize("name", ["flipped in the first weight", "truncated in the data", "version"])
+def test_a_damaged_entry_is_found_beside_other_work(setting: Setting, name: str) -> None:
+    packed, _ = setting.load()
+    done: list[int] = []
+    setting.meanwhile = lambda: done.append(1)
+    assert setting.load()[1]
+    DAMAGES[name](setting.entry())
+    again, was_kept = setting.load()
+    assert not was_kept
+    assert_equal(packed, again)
+    assert done == [1, 1], "once a load"
+
+
+def test_the_error_of_other_work_is_raised_when_the_reading_has_ended(setting: Setting) -> None:
+    """Nobody writes to the memory any more then."""
+    setting.load()
+    ended = threading.Event()
+    read = cache_file.read
+
+    def slow(*arguments: Any) -> weights.WeightStore:
+        time.sleep(0.2)
+        store = read(*arguments)
+        ended.set()
+        return store
+
+    def fail() -> None:
+        raise ValueError("the tokenizer is damaged")
+
+    setting.meanwhile = fail
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_file, "read", slow)
+        with pytest.raises(ValueError, match="damaged"):
+            setting.load()
+    assert ended.is_set()
+
+
+def test_a_damaged_tokenizer_is_refused_though_the_weights_are_kept(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the failed load leaves no file open."""
+    monkeypatch.setattr(cache.PackedCache.__init__, "__kwdefaults__", {"min_bytes": 0, "cap_bytes": cache.CAP_BYTES})
+    monkeypatch.setenv(env.CACHE.name, str(setting.cache_folder))
+    first = taut.load(str(setting.folder), threads=1)
+    for thread in threading.enumerate():
+        if thread.name == "taut-cache":
+            thread.join()
+    assert setting.entry().is_file()
+    first.close()
+    (setting.folder / "tokenizer.json").write_text("{")
+    was_open = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(ModelFormatError, match=r"tokenizer\.json"):
+        taut.load(str(setting.folder), threads=1)
+    assert set(os.listdir("/proc/self/fd")) == was_open
+    assert gc.isenabled()
+
+
 def test_a_link_is_not_followed(setting: Setting, tmp_path: Path) -> None:
     packed, _ = setting.load()
     entry, target = setting.entry(), tmp_path / "target"
@@ -341,6 +399,38 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.of_user().folder == tmp_path / "home" / ".cache" / "taut"  # type: ignore[union-attr]
+
+
+def test_a_variable_that_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.CACHE.name, "~nobody-of-this-name/cache")
+    with pytest.raises(UsageError, match=r"TAUT_CACHE is '~nobody.*; give a folder, or off"):
+        cache.of_user()
+
+
+@pytest.mark.parametrize(("is_asked_for", "level"), [(True, logging.WARNING), (False, logging.INFO)])
+def test_who_names_a_folder_that_cannot_be_written_is_told(
+    setting: Setting, caplog: pytest.LogCaptureFixture, is_asked_for: bool, level: int
+) -> None:
+    setting.cache_folder.write_text("a file where a folder should be")
+    with caplog.at_level(logging.INFO):
+        setting.load(is_asked_for=is_asked_for)
+    assert [record.levelno for record in caplog.records if "not kept" in record.message] == [level]
+
+
+def test_folders_under_the_names_of_files_stay_and_do_no_harm(setting: Setting) -> None:
+    packed, _ = setting.load()
+    entry = setting.entry()
+    entry.unlink()
+    (entry / "inside").mkdir(parents=True)
+    stale = setting.cache_folder / "old.tmp"
+    stale.mkdir()
+    os.utime(stale, (0, 0))
+    again, was_kept = setting.load()
+    assert not was_kept
+    assert_equal(packed, again)
+    assert (entry / "inside").is_dir()
+    setting.load("fp16")
+    assert setting.load("fp16")[1], "others are written and read beside it"
 
 
 def test_a_kept_model_answers_the_same(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from server.fakes import FakeModel
+from server.fakes import FakeLoop, FakeModel
 from taut.server.app import create_app
 from taut.server.run import Server, bind
 from taut.server.settings import Settings
@@ -109,3 +109,23 @@ def metric(client: Any, name: str) -> float:
 def is_openai_error(body: Any) -> bool:
     error = body.get("error") if isinstance(body, dict) else None
     return isinstance(error, dict) and set(error) == {"message", "type", "param", "code"} and bool(error["message"])
+
+
+ENDLESS = ("x",) * 100_000
+
+
+def endless(**options: Any) -> FakeModel:
+    return FakeModel(FakeLoop(script=ENDLESS, step_s=0.005, **options), context_len=90_000)
+
+
+def answer(live: Live) -> str:
+    body = httpx.post(live.url + CHAT, json={"messages": user(), "max_tokens": 4}, timeout=PATIENCE_S).json()
+    return str(body["choices"][0]["message"]["content"])
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Until the end of the chunked body, or of the connection."""
+    received = b""
+    while not received.endswith(b"0\r\n\r\n") and (data := client.recv(65536)):
+        received += data
+    return received

@@ -89,7 +89,8 @@ class _Session:
     def logits(self, ids: np.ndarray) -> np.ndarray:
         self._clear()
         self._step(ids, list(range(len(ids))), [0] * len(ids), last_only=False)
-        return np.ctypeslib.as_array(self.c.llama_get_logits(self.context), shape=(len(ids), self.vocab_size)).copy()
+        held = np.ctypeslib.as_array(self.c.llama_get_logits(self.context), shape=(len(ids), self.vocab_size))
+        return np.array(held)
 
     def _clear(self) -> None:
         self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def _cache_gb(config: dict[str, int], spec: Spec) -> int:
     return 1 + int(token * spec["batch"] * (spec["prompt"] + spec["gen"] + 64) / 1e9)
 
 
-def _logits(folder: Path, spec: Spec):
+def _logits(folder: Path, spec: Spec) -> Callable[[np.ndarray], np.ndarray]:
     """The exported model run alone, which gives logits of every position where the pipeline gives the last one's."""
     import openvino as ov
 
@@ -88,6 +89,7 @@ def _logits(folder: Path, spec: Spec):
         positions = np.arange(len(ids), dtype=np.int64)[None]
         feeds = {"input_ids": ids[None], "attention_mask": np.ones_like(positions), "position_ids": positions}
         feeds["beam_idx"] = np.zeros(1, np.int32)
-        return request.infer({name: value for name, value in feeds.items() if name in names})["logits"][0]
+        found: np.ndarray = request.infer({name: value for name, value in feeds.items() if name in names})["logits"][0]
+        return found
 
     return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from typing import Any
 
@@ -27,7 +28,10 @@ def measure(spec: Spec) -> Result:
     loading = Loading()
     model = taut.load(spec["model"], precision=spec["variant"], threads=spec["threads"], max_context=spec.get("max_context"))
     head, seen = loading.done(f"taut {taut.__version__}"), subject(model)
-    gauge = lambda: limits.measure(spec["threads"])  # noqa: E731
+
+    def gauge() -> limits.Limits:
+        return limits.measure(spec["threads"])
+
     if spec["work"] == "decoder":
         load = latency.Load(spec["prompt"], spec["gen"], spec["batch"], spec["reps"])
         result = latency.run(seen, load, gauge)
@@ -41,12 +45,16 @@ def measure(spec: Spec) -> Result:
     return {**head, **result}
 
 
+def _burst(model: Any, texts: list[str]) -> list[float]:
+    return burst(lambda: model.embed(texts, truncate=True))[1:]
+
+
 def _sentences(spec: Spec, model: Any, seen: Subject, gauge: Any) -> Result:
     cases, seen_limits = {}, []
     for name, texts in spec["cases"].items():
         batch = concatenate([Part(model.encode_text(text, truncate=True)) for text in texts])
         work = count(seen.plan, seen.weights, batch, 0.0)
-        once = lambda texts=texts: burst(lambda: model.embed(texts, truncate=True))[1:]  # noqa: E731
+        once = functools.partial(_burst, model, texts)
         once()
         pairs = [(statistics.median(times), found) for times, found in around(gauge, spec["reps"], once)]
         shares = [share(work, found, seconds) for seconds, found in pairs]

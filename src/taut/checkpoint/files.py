@@ -67,7 +67,10 @@ def allowed_root(folder: Path) -> Path:
 
 def safe_path(folder: Path, name: str) -> Path:
     """`folder/name`, links followed; refuses what lies outside the model's folder. The file may be absent."""
-    path = (folder / name).resolve()
+    try:
+        path = (folder / name).resolve()
+    except (OSError, RuntimeError):  # links in a circle: RuntimeError up to Python 3.12
+        raise ModelFormatError("is a link that leads to itself; put the file there", file=name) from None
     if not path.is_relative_to(allowed_root(folder)):
         raise ModelFormatError(
             f"leads outside the model folder {folder.name!r}; only files inside it are read, so copy the file into it",

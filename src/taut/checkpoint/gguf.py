@@ -53,6 +53,24 @@ _PLAIN: dict[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+# Type id → (name, values per block, bytes per block) of the usual types, so that a file of them alone is opened without the gguf package.
+_USUAL: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136),
+    30: ("BF16", 1, 2),
+}
 _PLAIN_BY_NAME = {dtype.name: dtype for dtype in _PLAIN.values()}
 
 
@@ -267,20 +285,24 @@ def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
     view, size, position = cursor._file.view, cursor._file.size, cursor.position
     length_of = struct.Struct("<Q").unpack_from
     found = []
-    for _ in range(count):
-        cursor.position = position
-        if position + 8 > size:
-            raise cursor.error("is truncated or corrupt", key)
-        (length,) = length_of(view, position)
-        position += 8
-        if length > size - position or length > MAX_STRING_BYTES:
-            raise cursor.error(f"declares a string of {length:,} bytes, {size - position:,} remain", key)
-        try:
-            found.append(str(view[position : position + length], "utf-8"))
-        except UnicodeDecodeError:
-            raise cursor.error("holds a string that is not UTF-8", key) from None
-        position += length
+    fault = ""
+    try:
+        for _ in range(count):
+            if position + 8 > size:
+                fault = "is truncated or corrupt"
+                break
+            (length,) = length_of(view, position)
+            begin = position + 8
+            if length > size - begin or length > MAX_STRING_BYTES:
+                fault = f"declares a string of {length:,} bytes, {size - begin:,} remain"
+                break
+            found.append(str(view[begin : begin + length], "utf-8"))
+            position = begin + length
+    except UnicodeDecodeError:
+        fault = "holds a string that is not UTF-8"
     cursor.position = position
+    if fault:
+        raise cursor.error(fault, key)
     return found
 
 
@@ -300,6 +322,8 @@ def _read_tensor_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]
 
 def _type_row(type_id: int, file: str, tensor: str) -> tuple[str, int, int]:
     """(name, values per block, bytes per block) of a ggml type that can be dequantized."""
+    if type_id in _USUAL:
+        return _USUAL[type_id]
     row = _type_table().get(type_id)
     if row is None:
         known = ", ".join(name for name, _, _, _ in _type_table().values() if name)

@@ -6,9 +6,10 @@ not know any architecture.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,23 +51,48 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|end_of_turn|>", "<end_of
 
 
 @dataclass(frozen=True)
+class Text:
+    """What turns text into token ids and back."""
+
+    tokenizer: Tokenizer | None = None
+    chat_template: ChatTemplate | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """One model's files, checked. Tensors are read when asked for; `read` of a plain type is a view of the mapped file,
     without a copy.
 
-    `config` has Hugging Face's keys for every format; `tensors` its names. `warnings` is what is odd but bearable, one
-    sentence each.
+    `config` has Hugging Face's keys for every format; `tensors` its names. `file_warnings` is what is odd about the tensors but
+    bearable, one sentence each; `warnings` the text's too.
     """
 
     ref: str
     name: str
     config: dict[str, Any]
     generation_config: dict[str, Any]
-    tokenizer: Tokenizer | None
-    chat_template: ChatTemplate | None
     pooling: Pooling | None
-    warnings: tuple[str, ...]
+    file_warnings: tuple[str, ...]
     source: TensorSource
+    make_text: Callable[[], Text]
+
+    @functools.cached_property
+    def text(self) -> Text:
+        """The tokenizer and the chat template, made on first use; whatever is wrong with their files is raised then."""
+        return self.make_text()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.text.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self.text.chat_template
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.file_warnings + self.text.warnings
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -83,8 +109,8 @@ class Checkpoint:
     def close(self) -> None:
         """Closes the files. Arrays that were read stay valid."""
         self.source.close()
-        if self.chat_template is not None:
-            self.chat_template.close()
+        if "text" in self.__dict__ and self.text.chat_template is not None:
+            self.text.chat_template.close()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -93,8 +119,9 @@ class Checkpoint:
         self.close()
 
 
-def open(ref: str) -> Checkpoint:  # the stage's verb, as in `checkpoint.open`
+def open(ref: str, *, with_text: bool = True) -> Checkpoint:  # the stage's verb, as in `checkpoint.open`
     """Opens a checkpoint. `ref` is a folder, a .gguf file, an alias ("smollm2-135m", "minilm") or a hub id ("org/name").
+    Without `with_text`, the tokenizer and the chat template wait for their first use: their vocabulary is most of the work here.
 
     Raises ModelNotFoundError, ModelFormatError or UnsupportedModelError; nothing is left open then.
     """
@@ -104,8 +131,12 @@ def open(ref: str) -> Checkpoint:  # the stage's verb, as in `checkpoint.open`
         checkpoint = _open_gguf(inner, ref, name) if inner else _open_folder(path, ref, name)
     else:
         checkpoint = _open_gguf(path.resolve(), ref, name)
-    for warning in checkpoint.warnings:
-        log.warning("%s: %s", checkpoint.name, warning)
+    if with_text:
+        try:
+            _ = checkpoint.text
+        except BaseException:
+            checkpoint.close()
+            raise
     return checkpoint
 
 
@@ -123,8 +154,8 @@ def _locate(ref: str) -> tuple[Path, str]:
         )
     if ref in ALIASES:
         return _packaged(ref, ALIASES[ref]), ref
-    path = Path(ref).expanduser()
-    if path.exists():
+    path, is_there = _look(ref)
+    if is_there:
         if path.suffix.lower() in PICKLE_SUFFIXES and not path.is_dir():
             raise UnsupportedModelError(f"{path.name}: {PICKLE_ADVICE}")
         if path.suffix.lower() == ".safetensors" and not path.is_dir():
@@ -139,6 +170,16 @@ def _locate(ref: str) -> tuple[Path, str]:
     if hub.is_hub_id(ref):
         return hub.fetch(ref), ref.split("/")[1]
     raise ModelNotFoundError(f"no model {ref!r}: it is no folder, no .gguf file and no hub id org/name; {packaged}")
+
+
+def _look(ref: str) -> tuple[Path, bool]:
+    """The path that `ref` is, and whether anything is there."""
+    try:
+        path = Path(ref).expanduser()
+        return path, path.exists()
+    except (OSError, RuntimeError) as error:  # too long, not allowed, a user's home that there is none of
+        reason = (getattr(error, "strerror", None) or str(error)).rstrip(".").lower()
+        raise ModelNotFoundError(f"no model {ref[:200]!r}: {reason}; check the path") from None
 
 
 def _packaged(alias: str, entry: _Alias) -> Path:
@@ -170,28 +211,43 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
     config = config_json.load(safe_path(folder, "config.json"))
     generation = _optional(folder, "generation_config.json")
     settings = {**_optional(folder, "special_tokens_map.json"), **_optional(folder, "tokenizer_config.json")}
-    num_rows = config.get("vocab_size")
-    tokenizer = tokenizer_files.load(folder, model_type=config["model_type"], settings=settings, num_rows=num_rows)
-    special = tokenizer_files.special_names(settings)
-    template_source = _template_source(folder, settings)
-    template = None
-    if tokenizer is not None:
-        template = _make_template(template_source, special, tokenizer, config)
-        stated = [config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer.token_id(special.get("eos_token", ""))]
-        tokenizer.eos_ids |= _end_tokens(stated, tokenizer, template_source)
     pooled = pooling.load(folder)
     weights = _open_weights(folder)  # last: nothing after it fails
+    _log(name, weights.warnings)
+
+    def make_text() -> Text:
+        text = _folder_text(folder, config, generation, settings)
+        _log(name, text.warnings)
+        return text
+
     return Checkpoint(
         ref=ref,
         name=name,
         config=config,
         generation_config=generation,
-        tokenizer=tokenizer,
-        chat_template=template,
         pooling=pooled,
-        warnings=tuple(weights.warnings + _row_warnings(tokenizer, num_rows)),
+        file_warnings=tuple(weights.warnings),
         source=weights,
+        make_text=make_text,
     )
+
+
+def _folder_text(folder: Path, config: dict[str, Any], generation: dict[str, Any], settings: dict[str, Any]) -> Text:
+    num_rows = config.get("vocab_size")
+    tokenizer = tokenizer_files.load(folder, model_type=config["model_type"], settings=settings, num_rows=num_rows)
+    special = tokenizer_files.special_names(settings)
+    template_source = _template_source(folder, settings)
+    if tokenizer is None:
+        return Text()
+    template = _make_template(template_source, special, tokenizer, config)
+    stated = [config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer.token_id(special.get("eos_token", ""))]
+    tokenizer.eos_ids |= _end_tokens(stated, tokenizer, template_source)
+    return Text(tokenizer, template, tuple(_row_warnings(tokenizer, num_rows)))
+
+
+def _log(name: str, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        log.warning("%s: %s", name, warning)
 
 
 def _open_weights(folder: Path) -> SafetensorsFolder:
@@ -208,35 +264,42 @@ def _open_weights(folder: Path) -> SafetensorsFolder:
 
 def _open_gguf(path: Path, ref: str, name: str) -> Checkpoint:
     model = GgufLlama(path)
-    try:
-        warnings: list[str] = []
-        tokenizer = gguf_tokenizer.build(model.metadata, file=path.name, num_rows=model.config["vocab_size"], warnings=warnings)
-        template = None
-        if tokenizer is not None:
-            source = model.metadata.get("tokenizer.chat_template")
-            if source is not None and not isinstance(source, str):
-                raise ModelFormatError("is no text", file=path.name, field="tokenizer.chat_template")
-            names = {
-                f"{key}_token": model.metadata["tokenizer.ggml.tokens"][model.config[f"{key}_token_id"]]
-                for key in ("bos", "eos", "pad")
-                if f"{key}_token_id" in model.config
-            }
-            template = _make_template(source, names, tokenizer, model.config)
-            tokenizer.eos_ids |= _end_tokens([model.config.get("eos_token_id")], tokenizer, source)
-        return Checkpoint(
-            ref=ref,
-            name=name,
-            config=model.config,
-            generation_config={},
-            tokenizer=tokenizer,
-            chat_template=template,
-            pooling=None,
-            warnings=tuple(model.warnings + warnings + _row_warnings(tokenizer, model.config["vocab_size"])),
-            source=model,
-        )
-    except BaseException:
-        model.close()
-        raise
+    _log(name, model.warnings)
+
+    def make_text() -> Text:
+        text = _gguf_text(model, path.name)
+        _log(name, text.warnings)
+        return text
+
+    return Checkpoint(
+        ref=ref,
+        name=name,
+        config=model.config,
+        generation_config={},
+        pooling=None,
+        file_warnings=tuple(model.warnings),
+        source=model,
+        make_text=make_text,
+    )
+
+
+def _gguf_text(model: GgufLlama, file: str) -> Text:
+    warnings: list[str] = []
+    num_rows = model.config["vocab_size"]
+    tokenizer = gguf_tokenizer.build(model.metadata, file=file, num_rows=num_rows, warnings=warnings)
+    if tokenizer is None:
+        return Text(warnings=tuple(warnings))
+    source = model.metadata.get("tokenizer.chat_template")
+    if source is not None and not isinstance(source, str):
+        raise ModelFormatError("is no text", file=file, field="tokenizer.chat_template")
+    names = {
+        f"{key}_token": model.metadata["tokenizer.ggml.tokens"][model.config[f"{key}_token_id"]]
+        for key in ("bos", "eos", "pad")
+        if f"{key}_token_id" in model.config
+    }
+    template = _make_template(source, names, tokenizer, model.config)
+    tokenizer.eos_ids |= _end_tokens([model.config.get("eos_token_id")], tokenizer, source)
+    return Text(tokenizer, template, tuple(warnings + _row_warnings(tokenizer, num_rows)))
 
 
 def _optional(folder: Path, name: str) -> dict[str, Any]:

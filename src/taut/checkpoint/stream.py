@@ -23,12 +23,17 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
+@functools.cache
+def _to_latin() -> dict[int, int]:
+    """byte_alphabet for str.translate; what is outside of it becomes, or stays, a character that Latin-1 has not."""
+    return dict.fromkeys(range(256), 256) | {ord(character): byte for character, byte in byte_alphabet().items()}
+
+
 def byte_level_bytes(token: str) -> bytes:
     """The bytes of a byte-level token; a token with a character outside the alphabet stands for itself."""
-    alphabet = byte_alphabet()
     try:
-        return bytes(alphabet[character] for character in token)
-    except KeyError:
+        return token.translate(_to_latin()).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode("utf-8", "replace")
 
 

@@ -41,6 +41,21 @@ def _decoded(data: bytes, name: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def check_writable(path: Path) -> None:
+    """UsageError when a file could not be written there; nothing is left behind, and what is there stays as it is."""
+    was_there = os.path.lexists(path)
+    try:
+        with path.open("ab"):
+            pass
+        if not was_there:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"cannot write {str(path)!r}: {reason}; give a file in a folder that exists and may be written"
+        ) from None
+
+
 def checked_text(text: str) -> str:
     """A text of the command line. Raises UsageError when its bytes were not UTF-8."""
     try:

@@ -42,9 +42,10 @@ def fuse_linears(graph: Graph, group: tuple[Node, ...], name: str) -> Graph:
         slices.append(Node(node.outputs[0], "slice", (name,), node.outputs, (), attrs))
         begin += width
     nodes: list[Node] = []
+    replaced = {id(node) for node in group}  # nodes are deep: comparing them by value takes longer than all else here
     for node in graph.nodes:
         if node is group[0]:
             nodes += [fused, *slices]
-        elif node not in group:
+        elif id(node) not in replaced:
             nodes.append(node)
     return graph.rebuilt(nodes, [Value(name, Signature(sum(widths), space))], weights)

@@ -17,14 +17,16 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taut import env
+from taut.errors import UsageError
 from taut.graph import Graph
 from taut.kernels import native
 from taut.plan import cache_file, weights
@@ -53,8 +55,11 @@ class IdentifiedSource(TensorSource, Protocol):
 class PackedCache:
     """One folder of packed weights. Several processes may use it at once."""
 
-    def __init__(self, folder: Path, *, min_bytes: int = MIN_BYTES, cap_bytes: int = CAP_BYTES) -> None:
+    def __init__(
+        self, folder: Path, *, min_bytes: int = MIN_BYTES, cap_bytes: int = CAP_BYTES, is_asked_for: bool = False
+    ) -> None:
         self.folder = folder
+        self._failure_level = logging.WARNING if is_asked_for else logging.INFO  # who named the folder wants to know
         self._min_bytes, self._cap_bytes = min_bytes, cap_bytes
         self._writers: list[threading.Thread] = []
 
@@ -66,13 +71,17 @@ class PackedCache:
         packers: Mapping[str, Packer] | None,
         pool: native.ThreadPool,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> WeightStore:
-        """As weights.load: read from the cache when it is there, else packed and, meanwhile, written for the next time."""
+        """As weights.load: read from the cache when it is there, else packed and, meanwhile, written for the next time. `meanwhile` is
+        other work of the caller's: done beside the reading, which needs no interpreter, and before any packing; its error is raised."""
         if store_bytes(graph) < self._min_bytes:
+            if meanwhile:
+                meanwhile()
             return weights.load(graph, source, allocate, packers, progress)
         key = entry_key(graph, source.identity())
         path = self.folder / f"{key}.taut"
-        if (kept := self._read(path, key, graph, allocate, pool)) is not None:
+        if (kept := self._read_beside(meanwhile, path, key, graph, allocate, pool)) is not None:
             return kept
         arenas: list[NDArray[np.uint8]] = []
 
@@ -91,6 +100,15 @@ class PackedCache:
         for writer in self._writers:
             writer.join()
         self._writers.clear()
+
+    def _read_beside(self, meanwhile: Callable[[], None] | None, *arguments: Any) -> WeightStore | None:
+        """_read(*arguments) in a thread of its own while `meanwhile` runs in this one."""
+        if meanwhile is None:
+            return self._read(*arguments)
+        with ThreadPoolExecutor(1, "taut-read") as reader:  # its end waits for the reading, whatever `meanwhile` raises
+            reading = reader.submit(self._read, *arguments)
+            meanwhile()
+            return reading.result()
 
     def _read(
         self, path: Path, key: str, graph: Graph, allocate: Callable[[int], NDArray[np.uint8]], pool: native.ThreadPool
@@ -115,13 +133,13 @@ class PackedCache:
             if self._make_room(arena.nbytes):
                 cache_file.write(path, key, arena, store, pool)
         except OSError as error:
-            log.info("the packed weights are not kept in %s: %s", self.folder, error.strerror)
+            log.log(self._failure_level, "the packed weights are not kept in %s: %s", self.folder, error.strerror)
 
     def _make_room(self, size: int) -> bool:
         """Whether an entry of `size` bytes may be written, after what was not used for longest has gone."""
         entries = []
         for item in os.scandir(self.folder):
-            with suppress(FileNotFoundError):  # another process removed it
+            with suppress(OSError):  # another process removed it, or it is nothing of ours, as a folder of that name
                 status = item.stat(follow_symlinks=False)
                 if item.name.endswith(".tmp") and time.time() - status.st_mtime > STALE_S:
                     os.unlink(item.path)
@@ -130,21 +148,31 @@ class PackedCache:
         used = sum(entry_bytes for _, entry_bytes, _ in entries)
         for _, entry_bytes, entry in sorted(entries):
             if used + size > self._cap_bytes:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     os.unlink(entry)
-                used -= entry_bytes
+                    used -= entry_bytes
         free = shutil.disk_usage(self.folder).free
         if used + size > self._cap_bytes or free < size + SPARE_BYTES:
-            log.info("packed weights of %s are not kept in %s: %s are free", show_bytes(size), self.folder, show_bytes(free))
+            message = (
+                "the packed weights of %s are not kept in %s: %s are free, %s stay so, and all entries together take at most %s"
+            )
+            sizes = show_bytes(size), self.folder, show_bytes(free), show_bytes(SPARE_BYTES), show_bytes(self._cap_bytes)
+            log.log(self._failure_level, message, *sizes)
             return False
         return True
 
 
 def of_user() -> PackedCache | None:
-    """The cache that TAUT_CACHE names, else the user's; None when it is off or there is no home."""
+    """The cache that TAUT_CACHE names, else the user's; None when it is off or there is no home. UsageError when it names none."""
     chosen = env.CACHE.get()
     if chosen is not None:
-        return None if chosen.lower() in env.FALSE_WORDS else PackedCache(Path(chosen).expanduser())
+        if chosen.strip().lower() in env.FALSE_WORDS:
+            return None
+        try:
+            return PackedCache(Path(chosen).expanduser(), is_asked_for=True)
+        except RuntimeError as error:
+            reason = str(error).rstrip(".").lower()
+            raise UsageError(f"{env.CACHE.name} is {chosen!r}: {reason}; give a folder, or off") from None
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return PackedCache((Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "taut")

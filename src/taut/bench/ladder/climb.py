@@ -108,7 +108,11 @@ def _run(course: Course, climbed: Climbed, reference: Path, ask: Ask) -> None:
     if climbed.answers:
         spec["texts"] = 0  # quality does not change between rounds
     command = [course.peer_python or sys.executable, pytorch.__file__] if rung.mode == "pytorch" else course.child
-    answer = ask(command, spec)
+    try:
+        answer = ask(command, spec)
+    except TautError as error:  # killed for its memory, say: the other rungs are worth having
+        climbed.missing = str(error)
+        return
     climbed.missing = answer.get("missing")
     if climbed.missing is None:
         climbed.answers.append(answer)

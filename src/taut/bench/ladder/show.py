@@ -114,6 +114,14 @@ def pyplot() -> Any:
     return importlib.import_module("matplotlib.pyplot")
 
 
+def check_plot(path: Path) -> None:
+    """UsageError when `plot` could not save a picture of this name."""
+    pyplot()
+    known = importlib.import_module("matplotlib.backend_bases").FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        raise UsageError(f"no picture of the kind of {str(path)!r} can be drawn; accepted endings: {', '.join(sorted(known))}")
+
+
 def plot(result: Result, path: Path) -> None:
     """One panel a figure, one bar a rung, saved as `path` (its ending chooses the format)."""
     plt = pyplot()
