@@ -25,7 +25,7 @@ from taut.kernels import native
 from taut.plan.weights import PackedWeight, WeightStore, packed_bytes
 from taut.quant.schemes import int8
 
-MAGIC, VERSION = b"tautpack", 1
+MAGIC, VERSION = b"tautpack", 2
 ALIGN = 4096
 CHUNK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 32 << 20

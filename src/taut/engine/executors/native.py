@@ -30,7 +30,7 @@ QUANTIZED = ("linear_q8", "linear_q4")
 POOLS = ("mean", "cls", "last", "max")
 HUGE_PAGE_BYTES = 2 << 20
 TRIM_RUNS, TRIM_RATIO = 256, 4
-F32_UNITS = (128, 64, 32, 4, 1)
+F32_UNITS = (128, 64, 32, 4)
 
 
 class StepAborted(Exception):
@@ -198,12 +198,13 @@ class _Lowering:
 
 
 def f32_segments(k: int) -> list[int]:
-    """Where the four canonical segments of an fp32 linear begin, and k: as equal as whole units allow, the first ones larger."""
-    unit = next(unit for unit in F32_UNITS if k % unit == 0)
-    whole, extra = divmod(k // unit, 4)
+    """Where the four canonical segments of a float linear begin, and k: as equal as whole units allow, the first ones larger. All begin
+    at an even input, for bf16 weights come in pairs of inputs; so where k is no multiple of a unit, the last pair may be a single one."""
+    unit = next((unit for unit in F32_UNITS if k % unit == 0), 2)
+    whole, extra = divmod(-(-k // unit), 4)
     bounds = [0]
     for index in range(4):
-        bounds.append(bounds[-1] + unit * (whole + (index < extra)))
+        bounds.append(min(bounds[-1] + unit * (whole + (index < extra)), k))
     return bounds
 
 
