@@ -150,6 +150,8 @@ class _Lowering:
         named = {key: int(value) for key, value in attrs.items() if isinstance(value, (bool, int))}
         if "act" in attrs or op in ("linear", *QUANTIZED, "swiglu"):
             named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
+        if op in ("linear", "attention", "attention_full"):
+            named.setdefault("bf16", 0)
         if op == "linear":
             named["store"] = STORES.index(self._first_weight().kind)
         if op in ("rms_norm", "layer_norm"):
