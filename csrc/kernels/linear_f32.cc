@@ -25,6 +25,9 @@ TAUT_FN void multiply(f32x16 (&acc)[R][C], const float* x, const W* w, int colum
   tile_fma<R, C, kBlockK, kAhead>(acc, x, w + column, kColumns, k);
 }
 
+constexpr bool is_pairs(const bf16*) { return true; }
+constexpr bool is_pairs(const void*) { return false; }
+
 template <typename W>
 struct BlockTile {
   const float* x;
@@ -35,6 +38,20 @@ struct BlockTile {
 
   template <int R>
   TAUT_MEMBER void operator()(int64_t row) const {
+    if constexpr (is_pairs(static_cast<const W*>(nullptr))) {
+      alone<R>(row);  // within its callers it would lack registers
+    } else {
+      multiply_rows<R>(row);
+    }
+  }
+
+  template <int R>
+  TAUT_OWN void alone(int64_t row) const {
+    multiply_rows<R>(row);
+  }
+
+  template <int R>
+  TAUT_MEMBER void multiply_rows(int64_t row) const {
     constexpr int C = tile_vectors(R, sizeof(W) < sizeof(float));
     const int64_t tile = tile_index(row, rows), tiles = (rows + kTileRows - 1) / kTileRows;
     const float* inputs = x + row * kBlockK;

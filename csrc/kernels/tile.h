@@ -105,11 +105,12 @@ TAUT_FN void tile_fma_pairs(f32x16 (&acc)[R][C], const float* x, const int32_t* 
   for (int64_t i = 0; i < k; i += 2, w += ldw) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
+      asm("" : "+r"(w) : : "memory");  // what the even half keeps would be registers that AVX2 lacks
       f32x16 column[C];
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
         const i32x16 pairs = load_i32(w + 16 * c);
-        column[c] = odd ? odd_of(pairs) : even_of(pairs);
+        column[c] = even_of(odd ? shift_right_signed<16>(pairs) : pairs);  // a mask would be one register more
         if (kAhead > 0 && !odd) {
           prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
         }
