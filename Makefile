@@ -27,7 +27,7 @@ test: setup $(STAMPS)/test-tools $(STAMPS)/parity lint ## lint, types and all te
 
 soak: $(STAMPS)/build-tools ## every kernel case of every ISA that runs here, under AddressSanitizer and UBSan
 	needed="$$($(BIN)/python -c 'import shutil; print("" if shutil.which("cmake") else "cmake")')"; test -z "$$needed" || $(PIP) $$needed
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/sanitize -DTAUT_ISA_CHECK=ON -DTAUT_SANITIZE=ON -DTAUT_EMULATE_VNNI=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/sanitize -DTAUT_ISA_CHECK=ON -DTAUT_SANITIZE=ON -DTAUT_EMULATE_VNNI=ON -DTAUT_EMULATE_BF16=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/sanitize -j 2
 	build/sanitize/isa_check
 

@@ -157,6 +157,7 @@ class AttentionOp : public Op {
     args_.heads = static_cast<int32_t>(s.i("heads"));
     args_.scale = s.f("scale");
     args_.chunk_tiles = chunk_tiles_of(s);
+    args_.bf16 = s.i("bf16") != 0;
     need(args_.heads % kv.kv_heads == 0 && q_.features == int64_t{args_.heads} * kv.head_dim, s, "queries have another width");
     group_ = args_.heads / kv.kv_heads;
     limits.needs_kv = true;
@@ -258,6 +259,7 @@ class AttentionFullOp : public Op {
     args_.head_dim = static_cast<int32_t>(s.i("head_dim"));
     args_.scale = s.f("scale");
     args_.chunk_tiles = chunk_tiles_of(s);
+    args_.bf16 = s.i("bf16") != 0;
     need(args_.kv_heads > 0 && args_.heads % args_.kv_heads == 0, s, "query heads do not share key heads evenly");
     need(q_.features == int64_t{args_.heads} * args_.head_dim && k_.features == int64_t{args_.kv_heads} * args_.head_dim &&
              v_.features == k_.features,

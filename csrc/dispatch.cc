@@ -10,10 +10,26 @@ namespace taut {
 namespace {
 
 struct Cpu {
-  bool avx2 = false, avxvnni = false, avx512 = false;
+  bool avx2 = false, avxvnni = false, avx512 = false, avx512bf16 = false;
 };
 
 #if defined(__x86_64__)
+#if defined(TAUT_EMULATE_VNNI)
+constexpr bool kEmulatesVnni = true;
+#else
+constexpr bool kEmulatesVnni = false;
+#endif
+#if defined(TAUT_EMULATE)
+constexpr bool kEmulatesAvx512 = true;
+#else
+constexpr bool kEmulatesAvx512 = false;
+#endif
+#if defined(TAUT_EMULATE_BF16)
+constexpr bool kEmulatesBf16 = true;
+#else
+constexpr bool kEmulatesBf16 = false;
+#endif
+
 uint64_t enabled_state() {  // XGETBV: register state that the operating system saves
   uint32_t low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -42,18 +58,15 @@ Cpu detect() {
   const uint64_t state = enabled_state();
   Cpu cpu;
   cpu.avx2 = (state & 0x6) == 0x6 && has(c, {kFma, kAvx, kF16c}) && has(b7, {kAvx2, kBmi2});
-#if defined(TAUT_EMULATE_VNNI)
-  cpu.avxvnni = cpu.avx2;
-#else
-  uint32_t a71, b71, c71, d71;
-  constexpr int kAvxVnni = 4;  // leaf 7, subleaf 1, eax
-  cpu.avxvnni = cpu.avx2 && a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && has(a71, {kAvxVnni});
-#endif
-#if defined(TAUT_EMULATE)
-  cpu.avx512 = true;
-  return cpu;
-#endif
-  cpu.avx512 = cpu.avx2 && (state & 0xe6) == 0xe6 && has(b7, {kF, kDq, kBw, kVl}) && has(c7, {kVnni});
+  uint32_t a71 = 0, b71, c71, d71;
+  constexpr int kAvxVnni = 4, kBf16 = 5;  // leaf 7, subleaf 1, eax
+  if (a7 < 1 || !__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71)) {
+    a71 = 0;
+  }
+  cpu.avxvnni = cpu.avx2 && (kEmulatesVnni || has(a71, {kAvxVnni}));
+  const bool avx512 = cpu.avx2 && (state & 0xe6) == 0xe6 && has(b7, {kF, kDq, kBw, kVl}) && has(c7, {kVnni});
+  cpu.avx512 = kEmulatesAvx512 || avx512;
+  cpu.avx512bf16 = kEmulatesBf16 ? cpu.avx2 : avx512 && has(a71, {kBf16});
   return cpu;
 }
 #else
@@ -67,7 +80,11 @@ struct Candidate {
 
 std::vector<Candidate> candidates() {
   static const Cpu cpu = detect();
-  return {{&scalar::kTable, true}, {&avx2::kTable, cpu.avx2}, {&avxvnni::table(), cpu.avxvnni}, {&avx512::kTable, cpu.avx512}};
+  return {{&scalar::kTable, true},
+          {&avx2::kTable, cpu.avx2},
+          {&avxvnni::table(), cpu.avxvnni},
+          {&avx512::kTable, cpu.avx512},
+          {&avx512bf16::table(), cpu.avx512bf16}};
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ enum class Store : int32_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
 struct LinearF32 {
   const float* x = nullptr;
   int64_t x_row_bytes = 0;
-  int64_t segment[5] = {0, 0, 0, 0, 0};  // segment[4] == K
-  const void* w = nullptr;               // [N/64][K][64] of store
+  int64_t segment[5] = {0, 0, 0, 0, 0};  // segment[4] == K; the others are even
+  const void* w = nullptr;               // [N/64][K][64] of store; bf16: [N/64][K/2][64][2], an odd K padded with 0
   Store store = Store::kF32;
   const float* bias = nullptr;  // [N padded to 64] or null
   float* y = nullptr;
@@ -45,7 +45,8 @@ enum class Table : int32_t { kPlain = 0, kPackedF32 = 1, kPackedQ8 = 2, kPackedF
 // y[r] = table[index[r] + offset]
 struct Embed {
   Table kind = Table::kPlain;
-  const void* table = nullptr;   // [V][H] float, [V/64][H][64] float, f16 or bf16, [V/64][H/4][64][4] of q + 128
+  const void* table =
+      nullptr;  // [V][H] float, [V/64][H][64] float or f16, [V/64][H/2][64][2] bf16, [V/64][H/4][64][4] of q + 128
   const float* scale = nullptr;  // q8: [V padded to 64]
   int64_t features = 0;
   const int32_t* index = nullptr;
@@ -119,6 +120,7 @@ struct Attention {
   int64_t block_bytes = 0, chunk_tiles = 0;
   int32_t heads = 0;
   float scale = 0;
+  bool bf16 = false;  // products of bf16: see attention_tile.h
 };
 
 // Queries [token_begin, token_end) of one sequence, for one KV head and its group of query heads.
@@ -134,6 +136,7 @@ struct AttentionFull {
   int64_t chunk_tiles = 0;
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
+  bool bf16 = false;
 };
 
 enum class Pool : int32_t { kMean = 0, kCls = 1, kLast = 2, kMax = 3 };
@@ -207,6 +210,9 @@ const KernelTable& table();
 }
 namespace avx512 {
 extern const KernelTable kTable;
+}
+namespace avx512bf16 {
+const KernelTable& table();
 }
 
 }  // namespace taut

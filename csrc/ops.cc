@@ -24,6 +24,12 @@ class LinearF32Op : public Op {
     args_.bias = weight<float>(s, 1);
     args_.n = y_.features;
     args_.activation = static_cast<Activation>(s.i("activation"));
+    if (s.i("bf16") != 0) {
+      kernel_ = &KernelTable::linear_bf16;
+      if (args_.store != Store::kBf16) {
+        throw std::invalid_argument("step linear computes in bf16 on weights of another type");
+      }
+    }
   }
   void run(const Run& run) const override {
     LinearF32 a = args_;
@@ -36,7 +42,7 @@ class LinearF32Op : public Op {
     const LinearSplit split(run.count[y_.space], panels, tile, 8 * tile, 4, run.pool.active());
     run.pool.run(split.items, run.abort, [&](int64_t item, int) {
       split.at(item, [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
-        run.kernels.linear_f32(a, row, row_end, panel, panel_end);
+        (run.kernels.*kernel_)(a, row, row_end, panel, panel_end);
       });
     });
   }
@@ -44,6 +50,7 @@ class LinearF32Op : public Op {
  private:
   Operand x_, y_;
   LinearF32 args_;
+  LinearF32Fn KernelTable::* kernel_ = &KernelTable::linear_f32;
 };
 
 // linear_q8 or linear_q4, by `kind`, and what was fused behind it: a residual (the second input), a gate, a quantized output.

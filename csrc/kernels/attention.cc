@@ -30,6 +30,35 @@ TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride,
   }
 }
 
+// [a / 4][b][4] int8 -> [a / 2][stride] pairs of bf16, in which int8 is exact; `a` a multiple of 4.
+TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride, int32_t* y) {
+  for (int64_t quad = 0; quad < a / 4; ++quad) {
+    const int8_t* source = x + quad * b * 4;
+    int32_t *row = y + quad * 2 * stride, *next = row + stride;
+    int64_t i = 0;
+    for (; i + 16 <= b; i += 16) {
+      const i32x16 v = load_i32(source + i * 4);
+      store_i32(row + i, join_pairs(quad_value<0>(v), quad_value<1>(v)));
+      store_i32(next + i, join_pairs(quad_value<2>(v), quad_value<3>(v)));
+    }
+    for (; i < b; ++i) {
+      const i32x16 pair = join_pairs(set1(source[i * 4]), set1(source[i * 4 + 1]));
+      const i32x16 other = join_pairs(set1(source[i * 4 + 2]), set1(source[i * 4 + 3]));
+      store_n(reinterpret_cast<float*>(row + i), as_f32(pair), 1);
+      store_n(reinterpret_cast<float*>(next + i), as_f32(other), 1);
+    }
+  }
+}
+
+// [a][b] float -> [a / 2][stride] pairs, `a` even, whatever lies beyond b up to a multiple of 16 is 0.
+TAUT_FN void round_rows(const float* x, int64_t a, int64_t b, int64_t stride, int32_t* y) {
+  for (int64_t row = 0; row < a; row += 2, x += 2 * b, y += stride) {
+    for (int64_t i = 0; i < b; i += 16) {
+      store_i32(y + i, round_pairs(load_n(x + i, b - i), load_n(x + b + i, b - i)));
+    }
+  }
+}
+
 // The slots of one KV head, tile by tile from the first of a chunk.
 struct Slots {
   const KvLayer& kv;
@@ -80,6 +109,21 @@ struct Chunk {
   TAUT_MEMBER int64_t row_begin_of_key(int64_t key) const { return key > first_position ? (key - first_position) * group : 0; }
 };
 
+// The tile's keys as s.keys: [head_dim][32] float where they lie or unpacked, or pairs.
+template <bool kBf16>
+TAUT_FN void load_keys(const Slots& slots, int64_t tile, AttentionState& s) {
+  const int64_t d = s.head_dim;
+  if (kBf16) {
+    slots.kv.int8 ? unpack_quads(slots.quads(tile), d, kTileKeys, kTileKeys, pairs_at(s.keys))
+                  : round_rows(slots.floats(tile), d, kTileKeys, kTileKeys, pairs_at(s.keys));
+  } else if (slots.kv.int8) {
+    unpack_quads(slots.quads(tile), d, kTileKeys, kTileKeys, s.keys);
+  } else {
+    s.keys = const_cast<float*>(slots.floats(tile));
+  }
+}
+
+template <bool kBf16>
 TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
   const KvLayer& kv = c.keys.kv;
   for (int64_t tile = 0; tile < c.tiles; ++tile) {
@@ -90,11 +134,9 @@ TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
     } else {
       if (kv.int8) {
         c.keys.fetch(next);
-        unpack_quads(c.keys.quads(tile), kv.head_dim, kTileKeys, kTileKeys, s.keys);
-      } else {
-        s.keys = const_cast<float*>(c.keys.floats(tile));
       }
-      for_row_tiles(begin, c.rows, ScoreTile{s, scores});
+      load_keys<kBf16>(c.keys, tile, s);
+      for_row_tiles(begin, c.rows, ScoreTile<kBf16>{s, scores});
     }
     const auto visible = [&](int64_t row) { return c.visible(row, tile); };
     settle<false>(s, scores, begin, whole, visible, c.keys.scales(tile));
@@ -102,9 +144,15 @@ TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
   }
 }
 
-// The tile's values as [32][padded] float: unpacked into `place`, or float slots used where they lie.
+// The tile's values as [32][padded] float: unpacked into `place`, or float slots used where they lie; or as pairs in `place`.
+template <bool kBf16>
 TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const AttentionState& s, float* place) {
   const int64_t d = s.head_dim;
+  if (kBf16) {
+    slots.kv.int8 ? unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, pairs_at(place))
+                  : round_rows(slots.floats(tile), kTileKeys, d, s.padded, pairs_at(place));
+    return place;
+  }
   if (slots.kv.int8) {
     unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, place);
     return place;
@@ -121,10 +169,11 @@ TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const Attenti
   return place;
 }
 
+template <bool kBf16>
 TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct) {
   if (direct) {
     for (int64_t tile = 0; tile < c.tiles; ++tile) {
-      weigh(s, tile, 0, c.values.scales(tile));
+      weigh<kBf16>(s, tile, 0, c.values.scales(tile));
     }
     const auto quads = [&](int64_t tile) { return c.values.quads(tile); };
     for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});
@@ -137,11 +186,11 @@ TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct)
       if (tile + 1 < c.tiles && c.keys.kv.int8) {
         c.values.fetch(tile + 1);
       }
-      weigh(s, tile, c.row_begin(tile), c.values.scales(tile));
-      loaded[tile - first] = load_values(c.values, tile, s, s.values + (tile - first) * kTileKeys * s.padded);
+      weigh<kBf16>(s, tile, c.row_begin(tile), c.values.scales(tile));
+      loaded[tile - first] = load_values<kBf16>(c.values, tile, s, s.values + (tile - first) * kTileKeys * s.padded);
     }
     const auto values = [&](int64_t tile) { return loaded[tile - first]; };
-    using Tiles = OutputTiles<decltype(values)>;
+    using Tiles = OutputTiles<kBf16, decltype(values)>;
     const int64_t begin = c.row_begin(first), whole = c.row_whole(end - 1);
     for (int64_t row = begin; row < whole; row += c.group) {  // the rows of one token see equally far
       const int64_t last = least(c.tiles_of(row), end) - 1;
@@ -152,6 +201,7 @@ TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct)
 }
 
 // Sums of chunk `number` into s.sums, of the rows that see it; returns the first of them.
+template <bool kBf16>
 TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, AttentionState& s, int64_t number) {
   const KvLayer& kv = p.kv;
   const int64_t group = p.heads / kv.kv_heads, first_tile = number * p.chunk_tiles;
@@ -166,21 +216,22 @@ TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, Attenti
                 {kv, slot, table, p.block_bytes},
                 {kv, slot + kv.kv_heads * kv.slot_bytes, table, p.block_bytes}};
   const int64_t begin = c.row_begin(0);
-  const bool direct = kv.int8 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
+  const bool direct = !kBf16 && kv.int8 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
   begin_chunk(s, begin);
-  score_tiles(c, s, direct);
+  score_tiles<kBf16>(c, s, direct);
   end_scores(s, begin);
-  output_tiles(c, s, direct);
+  output_tiles<kBf16>(c, s, direct);
   end_weights(s, begin);
   return begin;
 }
 
 // Queries into the state, which has room for the scores of the chunks that they see.
+template <bool kBf16>
 TAUT_FN AttentionState begin_rows(const Attention& p, const AttentionWork& w, float* scratch, Sums& joined) {
   const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
   const AttentionState s = make_state(scratch, d, rows, joined);
   for (int64_t row = 0; row < rows; ++row) {
-    put_query(s, row, at(p.q, w.token_begin + row / group) + (w.kv_head * group + row % group) * d, p.scale);
+    put_query<kBf16>(s, row, at(p.q, w.token_begin + row / group) + (w.kv_head * group + row % group) * d, p.scale);
   }
   return s;
 }
@@ -196,6 +247,29 @@ TAUT_FN int64_t chunks_of(const Attention& p, const AttentionWork& w) {
   return p.positions[w.token_end - 1] / kTileKeys / p.chunk_tiles + 1;
 }
 
+template <bool kBf16>
+TAUT_FN void attend(const Attention& p, const AttentionWork& w, float* scratch) {
+  Sums joined;
+  AttentionState s = begin_rows<kBf16>(p, w, scratch, joined);
+  const Sums own = s.sums;
+  for (int64_t chunk = 0; chunk < chunks_of(p, w); ++chunk) {
+    s.sums = chunk == 0 ? joined : own;
+    const int64_t begin = attend_chunk<kBf16>(p, w, s, chunk);
+    if (chunk > 0) {
+      join(joined, own, s.padded, begin, s.rows);
+    }
+  }
+  put_outputs(p, w, joined);
+}
+
+template <bool kBf16>
+TAUT_FN void attend_one(const Attention& p, const AttentionWork& w, int64_t chunk, float* partial, float* scratch) {
+  Sums unused;
+  AttentionState s = begin_rows<kBf16>(p, w, scratch, unused);
+  s.sums = sums_at(partial, s.head_dim, s.rows);
+  attend_chunk<kBf16>(p, w, s, chunk);
+}
+
 }  // namespace
 
 int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles) {
@@ -205,24 +279,11 @@ int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles) {
 int64_t attention_partial(int64_t head_dim, int64_t rows) { return sums_floats(head_dim, rows); }
 
 void attention(const Attention& p, const AttentionWork& w, float* scratch) {
-  Sums joined;
-  AttentionState s = begin_rows(p, w, scratch, joined);
-  const Sums own = s.sums;
-  for (int64_t chunk = 0; chunk < chunks_of(p, w); ++chunk) {
-    s.sums = chunk == 0 ? joined : own;
-    const int64_t begin = attend_chunk(p, w, s, chunk);
-    if (chunk > 0) {
-      join(joined, own, s.padded, begin, s.rows);
-    }
-  }
-  put_outputs(p, w, joined);
+  p.bf16 ? attend<true>(p, w, scratch) : attend<false>(p, w, scratch);
 }
 
 void attention_chunk(const Attention& p, const AttentionWork& w, int64_t chunk, float* partial, float* scratch) {
-  Sums unused;
-  AttentionState s = begin_rows(p, w, scratch, unused);
-  s.sums = sums_at(partial, s.head_dim, s.rows);
-  attend_chunk(p, w, s, chunk);
+  p.bf16 ? attend_one<true>(p, w, chunk, partial, scratch) : attend_one<false>(p, w, chunk, partial, scratch);
 }
 
 void attention_join(const Attention& p, const AttentionWork& w, float* partials) {

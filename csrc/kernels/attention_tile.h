@@ -5,6 +5,11 @@
 //     o_d = fused sum of p_t * value scale * v_td in ascending t
 // and chunks are joined in ascending order (join below); o / l at the end. So a chunk may be computed by any thread. A row never
 // depends on its companions, nor on bytes of tokens that it does not see. A row that sees one chunk is plain softmax attention.
+//
+// In bf16 arithmetic q, k, the weights p * value scale and v are rounded to bf16 (int8 keys and values are exact in it), and both fused
+// sums take pairs of d, or of t, by dot_pairs (simd/pairs.h); scores, softmax and sums stay fp32. It is the arithmetic of every row, too.
+// The same places then hold pairs: q [chunks of 64][rows][32], keys [d / 2][32], values [tile][32 / 2][padded], weights in the first
+// half of their scores.
 #pragma once
 #include "kernels.h"
 #include "kernels/tile.h"
@@ -15,6 +20,7 @@ namespace taut::TAUT_ISA_NS {
 constexpr int kTileKeys = static_cast<int>(kBlockTokens);
 constexpr int kChunk = 64;          // columns of a chunk of queries: a constant stride (tile.h)
 constexpr int64_t kValueTiles = 2;  // of values in L1 at once: a sweep over more keys loads and stores the sums less often
+constexpr int kChunkPairs = kChunk / 2;
 constexpr float kMinusInfinity = -__builtin_inff();
 
 TAUT_FN int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -72,11 +78,19 @@ TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows
   return s;
 }
 
+TAUT_FN int32_t* pairs_at(float* place) { return reinterpret_cast<int32_t*>(place); }
+TAUT_FN const int32_t* pairs_at(const float* place) { return reinterpret_cast<const int32_t*>(place); }
+
 // Query row r, times the softmax scale, into its chunks.
+template <bool kBf16>
 TAUT_FN void put_query(const AttentionState& s, int64_t row, const float* q, float scale) {
   for (int64_t d = 0; d < s.head_dim; d += 16) {
-    float* chunk = s.q + (d / kChunk) * s.rows * kChunk + row * kChunk + d % kChunk;
-    store(chunk, mul(load_n(q + d, s.head_dim - d), set1(scale)));
+    const f32x16 value = mul(load_n(q + d, s.head_dim - d), set1(scale));
+    if (kBf16) {
+      store_bf16(pairs_at(s.q) + ((d / kChunk) * s.rows + row) * kChunkPairs + d % kChunk / 2, value);
+    } else {
+      store(s.q + ((d / kChunk) * s.rows + row) * kChunk + d % kChunk, value);
+    }
   }
 }
 
@@ -87,6 +101,7 @@ TAUT_FN void begin_chunk(const AttentionState& s, int64_t row_begin) {
 }
 
 // Products of rows and the keys of one tile, [d][32], into the tile's scores.
+template <bool kBf16>
 struct ScoreTile {
   const AttentionState& s;
   float* scores;
@@ -98,8 +113,13 @@ struct ScoreTile {
       f32x16 acc[R][C];
       tile_zero(acc);
       for (int64_t d = 0; d < s.head_dim; d += kChunk) {
-        const float* q = s.q + (d / kChunk) * s.rows * kChunk + row * kChunk;
-        tile_fma<R, C, kChunk>(acc, q, s.keys + d * kTileKeys + column, kTileKeys, least(s.head_dim - d, kChunk));
+        const int64_t chunk_row = (d / kChunk) * s.rows + row, k = least(s.head_dim - d, kChunk);
+        if (kBf16) {
+          const int32_t* keys = pairs_at(s.keys) + d / 2 * kTileKeys + column;
+          tile_dot<R, C, kChunkPairs>(acc, pairs_at(s.q) + chunk_row * kChunkPairs, keys, kTileKeys, k);
+        } else {
+          tile_fma<R, C, kChunk>(acc, s.q + chunk_row * kChunk, s.keys + d * kTileKeys + column, kTileKeys, k);
+        }
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
@@ -149,6 +169,7 @@ TAUT_FN void end_scores(const AttentionState& s, int64_t begin) {
 }
 
 // Scores of rows [begin, rows) in one tile become weights p * value scale (null: 1); each lane's total moves on.
+template <bool kBf16>
 TAUT_OWN static void weigh(const AttentionState& s, int64_t tile, int64_t begin, const float* value_scale) {
   const float* constants = exp_constants();
   for (int64_t row = begin; row < s.rows; ++row) {
@@ -161,8 +182,13 @@ TAUT_OWN static void weigh(const AttentionState& s, int64_t tile, int64_t begin,
       a = mul(a, load(value_scale));
       b = mul(b, load(value_scale + 16));
     }
-    store(scores, a);
-    store(scores + 16, b);
+    if (kBf16) {
+      store_bf16(scores, a);
+      store_bf16(scores + 8, b);
+    } else {
+      store(scores, a);
+      store(scores + 16, b);
+    }
   }
 }
 
@@ -173,8 +199,8 @@ TAUT_FN void end_weights(const AttentionState& s, int64_t begin) {
 }
 
 // out += weights * values over tiles [begin, end), the last one's first `visible` keys; out starts at 0 with tile 0. `values(tile)` is
-// [32][ldw] float.
-template <typename Values>
+// [32][ldw] float, or [16][ldw] pairs.
+template <bool kBf16, typename Values>
 struct OutputTiles {
   const AttentionState& s;
   int64_t begin, end, visible;
@@ -210,7 +236,12 @@ struct OutputTiles {
     }
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t keys = tile + 1 < end ? kTileKeys : visible;
-      tile_fma<R, C, kTileKeys>(acc, s.tile_scores(tile) + row * kTileKeys, values(tile) + d, ldw, keys);
+      const float* weights = s.tile_scores(tile) + row * kTileKeys;
+      if (kBf16) {
+        tile_dot<R, C, kTileKeys>(acc, pairs_at(weights), pairs_at(values(tile)) + d, ldw, keys);
+      } else {
+        tile_fma<R, C, kTileKeys>(acc, weights, values(tile) + d, ldw, keys);
+      }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {

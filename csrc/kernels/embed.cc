@@ -14,6 +14,14 @@ void gather(const Embed& p, int64_t entry, float* y) {
   }
 }
 
+void gather_bf16(const Embed& p, int64_t entry, float* y) {
+  const int64_t pairs = (p.features + 1) / 2;
+  const bf16* column = static_cast<const bf16*>(p.table) + ((entry / 64) * pairs * 64 + entry % 64) * 2;
+  for (int64_t k = 0; k < p.features; ++k) {
+    y[k] = to_f32(column[(k / 2) * 128 + k % 2]);
+  }
+}
+
 void gather_q8(const Embed& p, int64_t entry, float* y) {
   const int64_t quads = (p.features + 3) / 4;
   const uint8_t* column = static_cast<const uint8_t*>(p.table) + ((entry / 64) * quads * 64 + entry % 64) * 4;
@@ -40,7 +48,7 @@ void embed(const Embed& p, int64_t row_begin, int64_t row_end) {
         gather<f16>(p, entry, y);
         break;
       case Table::kPackedBf16:
-        gather<bf16>(p, entry, y);
+        gather_bf16(p, entry, y);
         break;
       case Table::kPackedQ8:
         gather_q8(p, entry, y);

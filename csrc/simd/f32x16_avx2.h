@@ -89,6 +89,11 @@ TAUT_FN void store_i8(int8_t* p, i32x16 a) {
   const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
+// The upper 16 bits of every lane.
+TAUT_FN void store_upper16(void* p, i32x16 a) {
+  const __m256i w = _mm256_packus_epi32(_mm256_srli_epi32(a.lo, 16), _mm256_srli_epi32(a.hi, 16));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(w, 0xd8));
+}
 TAUT_FN i32x16 add_i32(i32x16 a, i32x16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 TAUT_FN i32x16 sub_i32(i32x16 a, i32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 TAUT_FN i32x16 max_i32(i32x16 a, i32x16 b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }

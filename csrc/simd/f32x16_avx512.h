@@ -52,6 +52,10 @@ TAUT_FN void store_i32(void* p, i32x16 a) { _mm512_storeu_si512(p, a.v); }
 TAUT_FN i32x16 load_i8(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 // Values must fit.
 TAUT_FN void store_i8(int8_t* p, i32x16 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+// The upper 16 bits of every lane.
+TAUT_FN void store_upper16(void* p, i32x16 a) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(a.v, 16)));
+}
 TAUT_FN i32x16 add_i32(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 TAUT_FN i32x16 sub_i32(i32x16 a, i32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 TAUT_FN i32x16 max_i32(i32x16 a, i32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }

@@ -69,6 +69,12 @@ TAUT_FN void store_i8(int8_t* p, i32x16 a) {
     p[i] = static_cast<int8_t>(a.v[i]);
   }
 }
+// The upper 16 bits of every lane.
+TAUT_FN void store_upper16(void* p, i32x16 a) {
+  for (int i = 0; i < 16; ++i) {
+    __builtin_memcpy(static_cast<char*>(p) + 2 * i, reinterpret_cast<const char*>(&a.v[i]) + 2, 2);
+  }
+}
 // Integer sums wrap, as they do in vector registers.
 TAUT_FN int32_t wrap(uint32_t x) { return static_cast<int32_t>(x); }
 TAUT_FN uint32_t bits(int32_t x) { return static_cast<uint32_t>(x); }

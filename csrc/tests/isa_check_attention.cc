@@ -24,6 +24,7 @@ struct AttentionCase {
   int group, first_position, tokens;
   Values values = Values::kUnit;
   int chunk_tiles = 16;
+  bool bf16 = false;
 };
 
 // A pool of random keys and values; what no query sees is NaN (int8: scales).
@@ -74,13 +75,14 @@ void attention_case(Check& check, const AttentionCase& c, uint64_t seed) {
   Floats q(2 + c.tokens, heads * d, random, c.values == Values::kUnit ? Values::kUnit : Values::kWide, 5);
   std::vector<int32_t> positions(static_cast<size_t>(2 + c.tokens));
   for (int t = 0; t < c.tokens; ++t) positions[static_cast<size_t>(2 + t)] = c.first_position + t;
-  const auto label = text("attention int8 %d kv heads %d group %d head_dim %d position %d tokens %d values %d chunks of %d",
-                          c.kv.int8, c.kv.kv_heads, c.group, d, c.first_position, c.tokens, int(c.values), c.chunk_tiles);
+  const auto label =
+      text("attention int8 %d kv heads %d group %d head_dim %d position %d tokens %d values %d chunks of %d bf16 %d", c.kv.int8,
+           c.kv.kv_heads, c.group, d, c.first_position, c.tokens, int(c.values), c.chunk_tiles, c.bf16);
   check.same(label, [&](const KernelTable& kernels) {
     Floats o(2 + c.tokens, heads * d, 3);
     Attention a;
     a.q = q.in(), a.o = o.out(), a.kv = c.kv.layer(pool.data(), 1), a.positions = positions.data();
-    a.block_bytes = c.kv.block_bytes(), a.chunk_tiles = c.chunk_tiles, a.heads = heads;
+    a.block_bytes = c.kv.block_bytes(), a.chunk_tiles = c.chunk_tiles, a.heads = heads, a.bf16 = c.bf16;
     a.scale = 0.3f / __builtin_sqrtf(static_cast<float>(d));
     // Token by token in half of the cases on the reference, in the others on the rest: a row depends on no other. Likewise chunk by
     // chunk, last one first: chunks depend on none.
@@ -96,19 +98,20 @@ void attention_case(Check& check, const AttentionCase& c, uint64_t seed) {
   });
 }
 
-void full_case(Check& check, int kv_heads, int group, int d, int tokens, Values values, int chunk_tiles, uint64_t seed) {
+void full_case(Check& check, int kv_heads, int group, int d, int tokens, Values values, int chunk_tiles, uint64_t seed,
+               bool bf16 = false) {
   Random random(seed);
   const int heads = kv_heads * group, begin = 3;
   Floats q(begin + tokens, heads * d, random, values, 5), k(begin + tokens, kv_heads * d, random, values, 1);
   Floats v(begin + tokens, kv_heads * d, random, values == Values::kUnit ? values : Values::kWide, 2);
-  check.same(text("attention_full kv heads %d group %d head_dim %d tokens %d values %d chunks of %d", kv_heads, group, d,
-                  tokens, int(values), chunk_tiles),
+  check.same(text("attention_full kv heads %d group %d head_dim %d tokens %d values %d chunks of %d bf16 %d", kv_heads, group,
+                  d, tokens, int(values), chunk_tiles, bf16),
              [&](const KernelTable& kernels) {
                Floats o(begin + tokens, heads * d, 3);
                AttentionFull a;
                a.q = q.in(), a.k = k.in(), a.v = v.in(), a.o = o.out();
                a.heads = heads, a.kv_heads = kv_heads, a.head_dim = d, a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
-               a.chunk_tiles = chunk_tiles;
+               a.chunk_tiles = chunk_tiles, a.bf16 = bf16;
                const int limit = kCallRows / group > 0 ? kCallRows / group : 1;
                const int64_t rows = kCallRows > group ? kCallRows : group;
                Floats scratch(1, kernels.attention_scratch(d, rows, (tokens + kBlockTokens - 1) / kBlockTokens));
@@ -168,6 +171,7 @@ void check_attention(Check& check) {
       for (const auto& [position, tokens] : {std::pair{0, 1}, {0, 5}, {31, 1}, {32, 1}, {40, 3}, {100, 1}, {5, 40}}) {
         for (const Values values : {Values::kUnit, Values::kWide}) {
           attention_case(check, {{kv_heads, head_dim, int8}, group, position, tokens, values}, ++seed);
+          attention_case(check, {{kv_heads, head_dim, int8}, group, position, tokens, values, 2, true}, ++seed);
         }
       }
     }
@@ -191,6 +195,7 @@ void check_attention_full(Check& check) {
       for (const Values values : {Values::kUnit, Values::kWide, Values::kSpecial}) {
         full_case(check, kv_heads, group, head_dim, tokens, values, 16, ++seed);
         full_case(check, kv_heads, group, head_dim, tokens, values, 1, ++seed);
+        full_case(check, kv_heads, group, head_dim, tokens, values, 2, ++seed, true);
       }
     }
   }

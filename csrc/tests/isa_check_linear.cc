@@ -138,36 +138,39 @@ int f32_unit(int k) {
       return unit;
     }
   }
-  return 1;
+  return 2;
 }
 
 void f32_case(Check& check, int rows, int n, int k, Activation activation, bool bias, Values values, uint64_t seed,
-              Store store = Store::kF32) {
+              Store store = Store::kF32, bool bf16 = false) {
   Random random(seed);
-  const int64_t panels = (n + 63) / 64;
+  const int64_t panels = (n + 63) / 64, pairs = (k + 1) / 2;
   Floats x(rows, k, random, values, 5), w(panels * k, 64, random, values == Values::kSpecial ? Values::kUnit : values);
-  Bytes narrow(static_cast<size_t>(panels * k * 128));  // finite numbers of 16 bits
-  for (int64_t i = 0; store != Store::kF32 && i < panels * k * 64; ++i) {
-    const uint16_t bits = static_cast<uint16_t>(random.bits() & (store == Store::kF16 ? 0xbbff : 0xbfff));
+  Bytes narrow(static_cast<size_t>(panels * pairs * 256));  // finite numbers of 16 bits
+  for (int64_t i = 0; store != Store::kF32 && i < panels * pairs * 128; ++i) {
+    const bool is_padding = store == Store::kBf16 && k % 2 != 0 && i / 128 % pairs == pairs - 1 && i % 2 != 0;
+    const uint16_t mask = is_padding ? 0 : store == Store::kF16 ? 0xbbff : 0xbfff;
+    const uint16_t bits = static_cast<uint16_t>(random.bits() & mask);
     std::memcpy(narrow.data() + 2 * i, &bits, 2);
   }
   Floats shift(1, panels * 64, random, Values::kUnit);
   LinearF32 a;
   const int unit = f32_unit(k);
   for (int i = 0; i < 4; ++i) {
-    a.segment[i + 1] = a.segment[i] + unit * (k / unit / 4 + (i < k / unit % 4));
+    const int units = (k + unit - 1) / unit, end = static_cast<int>(a.segment[i]) + unit * (units / 4 + (i < units % 4));
+    a.segment[i + 1] = end < k ? end : k;
   }
   a.x = x.data(), a.x_row_bytes = x.row_bytes, a.w = store == Store::kF32 ? static_cast<const void*>(w.data()) : narrow.data();
   a.store = store, a.bias = bias ? shift.data() : nullptr, a.n = n;
   a.activation = activation;
   const bool splits = seed % 2 == 1;
-  check.same(text("linear_f32 rows %d n %d k %d activation %d bias %d values %d parts %d store %d", rows, n, k, int(activation),
-                  bias, int(values), splits, int(store)),
+  check.same(text("linear_%s rows %d n %d k %d activation %d bias %d values %d parts %d store %d", bf16 ? "bf16" : "f32", rows,
+                  n, k, int(activation), bias, int(values), splits, int(store)),
              [&](const KernelTable& table) {
                Floats y(rows, n, 3);
                LinearF32 args = a;
                args.y = y.data(), args.y_row_bytes = y.row_bytes;
-               in_parts(check.is_reference(table) || !splits, table.linear_f32, args, rows, panels);
+               in_parts(check.is_reference(table) || !splits, bf16 ? table.linear_bf16 : table.linear_f32, args, rows, panels);
                return y.words();
              });
 }
@@ -270,7 +273,17 @@ void check_linear_f32(Check& check) {
       f32_case(check, rows, 70, 130, Activation::kNone, true, Values::kUnit, seed++, store);
     }
   }
+  f32_case(check, 9, 70, 67, Activation::kNone, true, Values::kUnit, seed++, Store::kBf16);
   check.end_family("linear_f32");
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13, 24, 25, 50}) {
+    f32_case(check, rows, 70, 130, Activation::kNone, true, Values::kUnit, seed++, Store::kBf16, true);
+    f32_case(check, rows, 64, 576, kActivations[seed % 6], false, Values::kWide, seed++, Store::kBf16, true);
+    f32_case(check, rows, 17, 67, Activation::kNone, false, Values::kSpecial, seed++, Store::kBf16, true);
+  }
+  for (const int k : {1, 2, 3, 5, 127, 1536}) {
+    f32_case(check, 3, 130, k, Activation::kNone, false, Values::kUnit, seed++, Store::kBf16, true);
+  }
+  check.end_family("linear_bf16");
 }
 
 void check_quantize(Check& check) {

@@ -14,11 +14,12 @@ PRECISIONS = ("int8", "int4-g128", "int4-g64", "int4-g32", "fp16", "bf16", "fp32
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """precision: int8, int4 in groups of 128, 64 or 32 inputs, fp32, or fp16 and bf16 (weights of 16 bits, fp32 arithmetic). pins: linear
+    """precision: int8, int4 in groups of 128, 64 or 32 inputs, fp32, or fp16 and bf16 (weights of 16 bits). pins: linear
     layers with a precision of their own, as "layers.*.down=fp16". threads: None takes what the machine allows.
     memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free. max_context:
-    shorter than the model's own limit. exact: results equal on every ISA bit for bit (today's plans always are; reserved for
-    precisions whose instructions round differently). attention: auto takes what was measured fastest for a row's position; flash and
+    shorter than the model's own limit. exact: results equal on every ISA bit for bit (all but
+    bf16 are anyway, which otherwise multiplies in bf16 where AVX512_BF16 is there).
+    attention: auto takes what was measured fastest for a row's position; flash and
     plain force one way for all rows (kernels/attention.py)."""
 
     precision: str = "int8"

@@ -38,7 +38,7 @@ class Variable:
 
 PRECISION = Variable(
     "TAUT_PRECISION",
-    "Of the linear layers; default int8. int4-gN: one scale for N weights, the head int8. fp16 and bf16: weights of 16 bits, fp32 arithmetic.",
+    "Of the linear layers; default int8. int4-gN: one scale for N weights, the head int8. fp16 and bf16: weights of 16 bits.",
     "--precision",
 )
 PIN = Variable(
@@ -67,7 +67,7 @@ ATTENTION = Variable(
 )
 EXACT = Variable(
     "TAUT_EXACT",
-    "Give the same bits on every instruction set. int8 and fp32 always do, so today this changes nothing.",
+    "Give the same bits on every instruction set: precision bf16 computes in fp32 even where AVX512_BF16 is there. The others always do.",
     "--exact",
 )
 DISABLE_PASS = Variable(
@@ -106,7 +106,9 @@ MAX_CONNECTIONS_PER_ADDRESS = Variable(
     "--max-connections-per-address",
 )
 
-ISA = Variable("TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni or avx512; an error if it cannot run here.")
+ISA = Variable(
+    "TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni, avx512 or avx512bf16; an error if it cannot run here."
+)
 DEBUG = Variable("TAUT_DEBUG", "1: show the traceback of an error on the command line.")
 
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))

@@ -19,7 +19,7 @@ from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
 from taut.errors import UsageError
 from taut.graph import Graph, Node
 from taut.kernels.attention import POLICIES
-from taut.kernels.table import select
+from taut.kernels.table import BF16_BACKENDS, select
 from taut.models import BuiltModel
 from taut.plan import cache
 from taut.plan import text as plan_text
@@ -232,7 +232,8 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
     from taut.engine.runtime import runtime
 
     machine = runtime(config.threads)
-    return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys)
+    bf16 = machine.isa in BF16_BACKENDS and not config.exact
+    return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys, bf16)
 
 
 def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:

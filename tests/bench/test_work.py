@@ -77,5 +77,6 @@ def test_the_larger_floor_holds() -> None:
     assert floor_s(Work(10**12, 0, 10**12, 0, 0), LIMITS) == pytest.approx(3.0)
     assert floor_s(Work(10**9, 0, 0, 45 * 10**9, 5 * 10**9), LIMITS) == pytest.approx(1.0)
     assert floor_s(Work(10**12, 10**12, 0, 0, 0), LIMITS) == pytest.approx(5.0), "a plan of two precisions pays for both"
+    assert floor_s(Work(0, 0, 0, 0, 0, 10**12), LIMITS) == pytest.approx(2.0), "linears in bf16, at its rate"
     # Without bf16 instructions attention cannot be faster than fp32.
     assert floor_s(Work(0, 0, 10**12, 0, 0), {**LIMITS, "bf16_tflops": None}) == pytest.approx(4.0)

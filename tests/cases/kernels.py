@@ -28,9 +28,19 @@ class Case:
         return f"{self.op}-{shape}-{attrs}".rstrip("-")
 
 
-def linear(k: int, n: int, *, act: str = "", bias: bool = True, tokens: int = 13, store: str = "f32") -> Case:
+def linear(
+    k: int, n: int, *, act: str = "", bias: bool = True, tokens: int = 13, store: str = "f32", bf16: bool = False
+) -> Case:
     weights = ((store, (n, k)), *([("vector", (n,))] if bias else []))
-    return Case("linear", (k,), ((n, "f32"),), weights, {"act": act, "store": store}, tokens, tolerance=2e-6 + k * 4e-9)
+    return Case(
+        "linear",
+        (k,),
+        ((n, "f32"),),
+        weights,
+        {"act": act, "store": store, **({"bf16": True} if bf16 else {})},
+        tokens,
+        tolerance=2e-6 + k * 4e-9,
+    )
 
 
 def norm(op: str, features: int, **attrs: Any) -> Case:
@@ -46,9 +56,11 @@ def plain(op: str, features: int, inputs: int = 1, **attrs: Any) -> Case:
     return Case(op, (features,) * inputs, ((features, "f32"),), (), attrs)
 
 
-def full(heads: int, kv_heads: int, head_dim: int) -> Case:
+def full(heads: int, kv_heads: int, head_dim: int, *, bf16: bool = False) -> Case:
     attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "softmax_keys": 64}
     q, kv = heads * head_dim, kv_heads * head_dim
+    if bf16:  # one softmax: a chunk's own largest score would round its weights elsewhere
+        return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), {**attrs, "softmax_keys": 0, "bf16": True}, 83, 3e-4)
     return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), attrs, tokens=83)
 
 
@@ -62,6 +74,7 @@ LINEARS = (
     linear(68, 128, act="relu", tokens=1),
     *(linear(k, 70, tokens=tokens, store=store) for store in ("f16", "bf16") for k in (3, 130) for tokens in ROWS),
     *(linear(576, 192, act="silu", bias=False, store=store) for store in ("f16", "bf16")),
+    *(linear(k, 70, tokens=tokens, store="bf16", bf16=True) for k in (1, 3, 130, 576) for tokens in (1, 6, 7, 25)),
 )
 NORMS = (
     norm("rms_norm", 576),
@@ -93,11 +106,19 @@ ELEMENTWISE = (
     Case("rope", (2 * 80,), ((2 * 80, "f32"),), (("table", (100, 40)),), {"head_dim": 80, "rotary_dim": 40}),
     *(
         Case("embed", (), ((96, "f32"),), ((kind, (130, 96)),), {"index": "ids", "offset": 0})
-        for kind in ("table", "f32", "q8")
+        for kind in ("table", "f32", "q8", "bf16")
     ),
     Case("embed", (), ((37, "f32"),), (("table", (130, 37)),), {"index": "positions", "offset": 2}),
     Case("select", (96,), ((96, "f32"),)),
     *(Case("pool", (70,), ((70, "f32"),), (), {"mode": mode}) for mode in ("mean", "cls", "last", "max")),
 )
-FULL = (full(3, 3, 64), full(4, 2, 20), full(2, 1, 128), full(1, 1, 4))
+FULL = (
+    full(3, 3, 64),
+    full(4, 2, 20),
+    full(2, 1, 128),
+    full(1, 1, 4),
+    full(3, 3, 64, bf16=True),
+    full(2, 1, 20, bf16=True),
+    full(1, 1, 7, bf16=True),
+)
 CASES = (*LINEARS, *NORMS, *ELEMENTWISE, *FULL)

@@ -22,7 +22,7 @@ from taut.engine.kv_cache import KVPool
 from taut.engine.runtime import Runtime
 from taut.kernels import native
 from taut.plan.plan import Buffer, Plan, Step, View
-from taut.plan.weights import FLOATS, PackedWeight, WeightStore, pack_floats, unpack_floats
+from taut.plan.weights import FLOATS, PackedWeight, WeightStore, floats_shape, pack_floats, unpack_floats
 from taut.quant.schemes import int8
 
 Floats = NDArray[np.float32]
@@ -78,9 +78,9 @@ def pack(kind: str, w: Floats) -> tuple[PackedWeight, Any]:
         q, scale = int8.quantize_weight(w)
         return PackedWeight("q8", w.shape, *int8.pack(q, scale)), q.astype(np.float32) * scale[:, None]
     if kind in FLOATS:
-        panels = np.empty((int8.round_up(w.shape[0], 64) // 64, w.shape[1], 64), FLOATS[kind])
+        panels = np.empty(floats_shape(kind, w.shape), FLOATS[kind])
         pack_floats(w, panels)
-        return PackedWeight(kind, w.shape, panels), unpack_floats(panels, len(w))  # type: ignore[arg-type]
+        return PackedWeight(kind, w.shape, panels), unpack_floats(panels, *w.shape)  # type: ignore[arg-type]
     if kind == "vector":
         padded = np.full(int8.round_up(len(w), 64), np.float32(np.nan))
         padded[: len(w)] = w

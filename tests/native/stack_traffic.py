@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-MULTIPLY = re.compile(r"\bv(fmadd|fnmadd|pdpbusd|pmaddwd|pmaddubsw)")
+MULTIPLY = re.compile(r"\bv(fmadd|fnmadd|dpbf16ps|pdpbusd|pmaddwd|pmaddubsw)")
 SPILL = re.compile(r"^v.*\(%r[sb]p[,)]")
 INTEGER = re.compile(r"\bv(pdpbusd|pmaddwd|pmaddubsw)")
 LINE = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")

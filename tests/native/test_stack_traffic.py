@@ -23,16 +23,21 @@ def flags(isa: str) -> list[str]:
     """The flags that CMakeLists.txt gives the kernels of `isa`."""
     text = (ROOT / "CMakeLists.txt").read_text()
     common = re.search(r"^set\(FLAGS (.*?)\)$", text, re.M)
-    base = "avx2" if isa == "avxvnni" else isa
+    base = {"avxvnni": "avx2", "avx512bf16": "avx512"}.get(isa, isa)
     own = re.search(rf'^set\(ISA_{base} "?(.*?)"?\)', text, re.M)
     assert common and own
-    vnni = ["-DTAUT_AVX_VNNI=1"] if isa == "avxvnni" else []
-    return ["-std=c++20", *common[1].split(), *own[1].split(), f"-DTAUT_ISA_NS={isa}", f"-DTAUT_ISA_{base}=1", *vnni]
+    more = {"avxvnni": ["-DTAUT_AVX_VNNI=1"], "avx512bf16": ["-DTAUT_AVX512_BF16=1"]}.get(isa, [])
+    return ["-std=c++20", *common[1].split(), *own[1].split(), f"-DTAUT_ISA_NS={isa}", f"-DTAUT_ISA_{base}=1", *more]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
-@pytest.mark.parametrize("kernel", ["linear_f32", "attention"])
+@pytest.mark.parametrize(
+    ("isa", "kernel"),
+    [
+        *((isa, kernel) for isa in ("avx2", "avx512") for kernel in ("linear_f32", "attention")),
+        *(("avx512bf16", kernel) for kernel in ("linear_bf16", "attention", "attention_full")),
+    ],
+)
 def test_no_spills(isa: str, kernel: str, tmp_path: Path) -> None:
     target = tmp_path / "kernel.o"
     subprocess.run(["g++", *flags(isa), "-c", f"csrc/kernels/{kernel}.cc", "-o", str(target)], check=True, cwd=ROOT)

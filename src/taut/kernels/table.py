@@ -21,7 +21,9 @@ REQUIRES = {
     "avx2": ("avx2", "fma", "f16c"),
     "avxvnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
+    "avx512bf16": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
 }
+BF16_BACKENDS = ("avx512bf16",)  # whose dot products of bf16 are an instruction; others only imitate it, for tests
 # (rows of the step, tile as rows x columns), first match from the left; the driver balances the tiles of a step.
 TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("linear_q8", "avx2"): (
@@ -43,6 +45,7 @@ TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("linear", "avxvnni"): (("any", "up to 6x16"),),
     ("linear", "avx512"): (("any", "up to 6x64"),),
 }
+TILES |= {(op, "avx512bf16"): tiles for (op, backend), tiles in TILES.items() if backend == "avx512"}
 
 
 @dataclass(frozen=True)

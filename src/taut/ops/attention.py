@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taut.ops.base import Array, Attrs, Context, Signature, need
+from taut.ops.base import Array, Attrs, Context, Signature, need, round_bf16
 
 
 def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
@@ -22,14 +22,18 @@ def check_heads(q: Signature, attrs: Attrs) -> None:
 
 
 def attend(q: Array, k: Array, v: Array, attrs: Attrs, visible: Array | None) -> Array:
-    """q (tokens, heads * head_dim), k and v (keys, kv_heads, head_dim), visible (tokens, keys) or None for all; float32 like q."""
+    """q (tokens, heads * head_dim), k and v (keys, kv_heads, head_dim), visible (tokens, keys) or None for all; float32 like q.
+
+    attrs["bf16"]: q (times the scale), k, v and the weights before their division are rounded to bfloat16."""
     heads, kv_heads, head_dim = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
-    q3 = q.reshape(len(q), kv_heads, heads // kv_heads, head_dim).astype(np.float64)
-    scores = np.einsum("tkgd,jkd->kgtj", q3, k.astype(np.float64)) * attrs["scale"]
+    rounded = round_bf16 if attrs.get("bf16") else np.asarray
+    q3 = rounded(q * np.float32(attrs["scale"])).reshape(len(q), kv_heads, heads // kv_heads, head_dim).astype(np.float64)
+    scores = np.einsum("tkgd,jkd->kgtj", q3, rounded(k).astype(np.float64))
     if visible is not None:
         scores = np.where(visible, scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    out = np.einsum("kgtj,jkd->tkgd", p / p.sum(axis=-1, keepdims=True), v.astype(np.float64))
+    weights = rounded(p).astype(np.float64) / p.sum(axis=-1, keepdims=True)
+    out = np.einsum("kgtj,jkd->tkgd", weights, rounded(v).astype(np.float64))
     return np.asarray(out.reshape(q.shape), dtype=np.float32)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol, cast
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,6 +65,12 @@ def find(op: str) -> OpModule:
         if error.name == name:
             raise KeyError(f"no op named {op!r}") from None
         raise
+
+
+def round_bf16(x: Array) -> Floats:
+    """The nearest bfloat16 of every value, ties to even, as float32."""
+    rounded: Floats = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return rounded
 
 
 def need(condition: bool, message: str) -> None:

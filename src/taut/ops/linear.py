@@ -1,4 +1,5 @@
-"""linear: y = act(x W^T + b). The weight is (outputs, inputs), as checkpoints store it."""
+"""linear: y = act(x W^T + b). The weight is (outputs, inputs), as checkpoints store it. bf16: the input is rounded to
+bfloat16, as the weight already is; their products are exact and sums keep float precision."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taut.ops import activation
-from taut.ops.base import Array, Attrs, Context, Signature, need
+from taut.ops.base import Array, Attrs, Context, Signature, need, round_bf16
 
 
 def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
@@ -19,7 +20,8 @@ def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs
 
 
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
-    y = inputs[0].astype(np.float64) @ weights[0].astype(np.float64).T
+    x = round_bf16(inputs[0]) if attrs.get("bf16") else inputs[0]
+    y = x.astype(np.float64) @ weights[0].astype(np.float64).T
     if len(weights) > 1:
         y = y + weights[1]
     return [activation.apply(attrs.get("act", ""), y).astype(np.float32)]

@@ -1,6 +1,6 @@
-"""Linears of precision fp16 or bf16 keep their weights in 16 bits: half the bytes to read, the arithmetic stays fp32.
+"""Linears of precision fp16 or bf16 keep their weights in 16 bits: half the bytes to read.
 
-A weight is rounded once, to nearest even; the kernel widens it exactly. Everything else stays as it was.
+A weight is rounded once, to nearest even; whether the kernel widens it or multiplies in bf16 is the plan's choice.
 """
 
 from __future__ import annotations

@@ -17,10 +17,12 @@ ALIGN = 64
 @dataclass(frozen=True)
 class Target:
     """What the plan is made for: the backend's name (an ISA, or "reference"), and the keys that a softmax is taken over at once
-    (kernels/attention.py)."""
+    (kernels/attention.py). bf16: where the precision is bf16, products are those of bf16, in linears and in attention; else weights of bf16
+    are widened and everything is computed in fp32."""
 
     backend: str = "reference"
     softmax_keys: int = POLICIES["auto"].softmax_keys
+    bf16: bool = False
 
 
 def make(graph: Graph, target: Target, precision: str) -> Plan:
@@ -29,19 +31,23 @@ def make(graph: Graph, target: Target, precision: str) -> Plan:
     nodes = [node for node in graph.nodes if node.op != "slice"]
     buffers, spaces = place(_lifetimes(graph, nodes, aliases, target))
     views = {name: _view(graph, name, aliases, buffers) for name in graph.values if graph.signature(name).dtype != "kv"}
-    steps = tuple(_step(node, views, target) for node in nodes)
+    steps = tuple(_step(node, views, target, precision) for node in nodes)
     return Plan(
         steps, tuple(views[name] for name in graph.outputs), {str(space): size for space, size in spaces.items()}, precision
     )
 
 
-def _step(node: Node, views: dict[str, View], target: Target) -> Step:
+def _step(node: Node, views: dict[str, View], target: Target, precision: str) -> Step:
     inputs = tuple(views[name] for name in node.inputs if name in views)
     outputs = tuple(views[name] for name in node.outputs if name in views)
     origin = tuple(part.name for part in node.decompose())
     attrs = dict(node.attrs)
     if node.op in ("attention", "attention_full", "qkv_attention"):
         attrs["softmax_keys"] = target.softmax_keys
+        if target.bf16 and precision == "bf16":
+            attrs["bf16"] = True
+    if node.op == "linear" and node.attrs.get("store") == "bf16" and target.bf16:
+        attrs["bf16"] = True
     return Step(node.op, inputs, outputs, node.weights, attrs, select(node.op, target.backend).name, origin)
 
 

@@ -3,7 +3,8 @@
 Kinds, by how a weight is used:
     q8      int8 linear: data (panels, K/4, 64, 4) uint8 of q + 128, scale (panels * 64,) float32   (quant/schemes/int8.py)
     q4gG    int4 linear in groups of G: data (panels, K/G, bytes of a group) uint8, scale (panels * 64,) float32 (quant/schemes/int4.py)
-    f32     fp32 linear: data (panels, K, 64) float32; f16 and bf16: the same of float16 and bfloat16
+    f32     fp32 linear: data (panels, K, 64) float32; f16: the same of float16
+    bf16    linear on bfloat16: data (panels, K/2, 64, 2), two inputs side by side as dot products take them, an odd K padded with 0
     vector  gains and biases: data (N padded to 64,) float32
     table   embeddings and constants: data (rows, features) float32
 A tied embedding is the head's packed weight: its rows are gathered out of the panels.
@@ -107,7 +108,7 @@ class WeightStore:
             assert weight.scale is not None
             return int4.unpack(weight.data, weight.scale, *weight.shape).rows(rows)
         if weight.kind in FLOATS:
-            return unpack_floats(weight.data, weight.shape[0])[rows]
+            return unpack_floats(weight.data, *weight.shape)[rows]
         return weight.data[rows]
 
 
@@ -140,7 +141,15 @@ def packed_bytes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int]:
     n = int8.round_up(shape[0], PANEL)
     if kind.startswith("q4"):
         return math.prod(_q4_shape(kind, shape)), 4 * n
-    return (n * int8.round_up(shape[1], 4), 4 * n) if kind == "q8" else (np.dtype(FLOATS[kind]).itemsize * n * shape[1], 0)
+    if kind == "q8":
+        return n * int8.round_up(shape[1], 4), 4 * n
+    return np.dtype(FLOATS[kind]).itemsize * math.prod(floats_shape(kind, shape)), 0
+
+
+def floats_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the panels of a linear weight (N, K) that is not quantized."""
+    panels = int8.round_up(shape[0], PANEL) // PANEL
+    return (panels, (shape[1] + 1) // 2, PANEL, 2) if kind == "bf16" else (panels, shape[1], PANEL)
 
 
 def _q4_shape(kind: Kind, shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -186,7 +195,7 @@ def load(
             _pack_parts(parts, _interleave(graph, key), data, scale, (packers or PACKERS)[kind[:2]], key)
             packed[key] = PackedWeight(kind, shape, data, scale)
         elif kind in FLOATS:
-            panels = take(data_bytes, FLOATS[kind], (-1, shape[1], PANEL))
+            panels = take(data_bytes, FLOATS[kind], floats_shape(kind, shape))
             pack_floats(np.concatenate(parts), panels, key)
             packed[key] = PackedWeight(kind, shape, panels)
         else:
@@ -263,20 +272,25 @@ PACKERS: dict[str, Packer] = {"q8": pack_q8, "q4": pack_q4}
 
 
 def pack_floats(w: Array, panels: Array, name: str = "") -> None:
-    """`w` (N, K) into (N/64, K, 64) of the panels' dtype, rounded to nearest even, zeros beyond N. ModelFormatError for a weight that
+    """`w` (N, K) into panels of floats_shape, rounded to nearest even, zeros beyond N and K. ModelFormatError for a weight that
     is not finite there: damaged, or beyond float16."""
     n, k = w.shape
+    step = 2 if panels.ndim == 4 else 1  # inputs side by side
+    assert len(panels) * PANEL >= n and panels.shape[1] == -(-k // step)
     for index, panel in enumerate(panels):
         part = np.asarray(w[index * PANEL : (index + 1) * PANEL], dtype=np.float32)
-        with np.errstate(over="ignore"):
-            panel[:, : len(part)] = part.T
-        panel[:, len(part) :] = 0
+        panel[...] = 0
+        for first in range(step):
+            inputs = part[:, first::step].T
+            place = panel[..., first] if step > 1 else panel
+            with np.errstate(over="ignore"):
+                place[: len(inputs), : len(part)] = inputs
         if not np.isfinite(panel).all():
             largest = np.abs(_finite(part, name)).max()
             raise ModelFormatError(f"a weight of {largest:g} is beyond {panels.dtype}; use precision bf16 or fp32", field=name)
-    assert len(panels) * PANEL >= n and panels.shape[1] == k
 
 
-def unpack_floats(panels: Array, n: int) -> NDArray[np.float32]:
+def unpack_floats(panels: Array, n: int, k: int) -> NDArray[np.float32]:
     """The inverse of pack_floats: (N, K)."""
-    return np.ascontiguousarray(panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:n], dtype=np.float32)
+    columns = panels.transpose(0, 2, 1, 3) if panels.ndim == 4 else panels.transpose(0, 2, 1)  # (panels, 64, inputs)
+    return np.ascontiguousarray(columns.reshape(len(panels) * PANEL, -1)[:n, :k], dtype=np.float32)

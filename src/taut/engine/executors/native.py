@@ -30,7 +30,7 @@ QUANTIZED = ("linear_q8", "linear_q4", "qkv_attention")  # ops on quantized rows
 POOLS = ("mean", "cls", "last", "max")
 HUGE_PAGE_BYTES = 2 << 20
 TRIM_RUNS, TRIM_RATIO = 256, 4
-F32_UNITS = (128, 64, 32, 4, 1)
+F32_UNITS = (128, 64, 32, 4)
 
 
 class StepAborted(Exception):
@@ -154,6 +154,8 @@ class _Lowering:
             named = {"add": 0, "gated": 0, "out_group": 0, **named}
             if group := named["out_group"]:
                 named["out_scales_offset"] = int8.row_layout(self._step.outputs[0].features, group).scales_offset
+        if op in ("linear", "attention", "attention_full"):
+            named.setdefault("bf16", 0)
         if op == "linear":
             named["store"] = STORES.index(self._first_weight().kind)
         if op in ("rms_norm", "layer_norm"):
@@ -202,12 +204,13 @@ class _Lowering:
 
 
 def f32_segments(k: int) -> list[int]:
-    """Where the four canonical segments of an fp32 linear begin, and k: as equal as whole units allow, the first ones larger."""
-    unit = next(unit for unit in F32_UNITS if k % unit == 0)
-    whole, extra = divmod(k // unit, 4)
+    """Where the four canonical segments of a float linear begin, and k: as equal as whole units allow, the first ones larger. All begin
+    at an even input, for bf16 weights come in pairs of inputs; so where k is no multiple of a unit, the last pair may be a single one."""
+    unit = next((unit for unit in F32_UNITS if k % unit == 0), 2)
+    whole, extra = divmod(-(-k // unit), 4)
     bounds = [0]
     for index in range(4):
-        bounds.append(bounds[-1] + unit * (whole + (index < extra)))
+        bounds.append(min(bounds[-1] + unit * (whole + (index < extra)), k))
     return bounds
 
 
