@@ -56,6 +56,10 @@ static __m128i _mm512_cvtepi32_epi8(__m512i a) {
   const auto x = cast<Ints>(a);
   return cast<__m128i>(lanes<Lanes<int8_t, 16>>([&](int i) { return static_cast<int8_t>(x.v[i]); }));
 }
+static __m256i _mm512_cvtepi32_epi16(__m512i a) {
+  const auto x = cast<Ints>(a);
+  return cast<__m256i>(lanes<Lanes<int16_t, 16>>([&](int i) { return static_cast<int16_t>(x.v[i]); }));
+}
 static __m512 _mm512_cvtepi32_ps(__m512i a) {
   const auto x = cast<Ints>(a);
   return cast<__m512>(lanes<Floats>([&](int i) { return static_cast<float>(x.v[i]); }));
