@@ -11,6 +11,15 @@ constexpr int kPanel = 64;         // columns
 constexpr int64_t kRowsAhead = 8;  // residual rows, a stride apart that no hardware prefetcher follows
 constexpr int64_t kWaitingBytes = kBlockRows * kMostOutGroup * 4;
 
+// Out of line in portable code, where every lane is a line of its own: inlined it takes minutes to compile.
+#if defined(TAUT_ISA_scalar)
+[[gnu::noinline]] f32x16 activated(f32x16 value, Activation activation) {
+#else
+TAUT_FN f32x16 activated(f32x16 value, Activation activation) {
+#endif
+  return activate(value, activation);
+}
+
 // s0 + s1, s2 and s3 of 64 columns: 16 of them together, `stride` floats from one 16 to the next.
 struct RowSums {
   const float *first, *third, *fourth;
@@ -59,7 +68,7 @@ struct Output {
   TAUT_MEMBER void store_strips(int64_t panel, const RowSums& sums, const float* residual, float* to) const {
     constexpr int64_t kWidth = kGated ? kPanel / 2 : kPanel;
     for (int64_t i = 0, left = args.n - panel * kWidth; i < kWidth / 16 && left > 0; ++i, left -= 16) {
-      f32x16 value = activate(scaled(panel, i, sums), args.activation);
+      f32x16 value = activated(scaled(panel, i, sums), args.activation);
       if constexpr (kGated) value = mul(value, scaled(panel, i + 2, sums));
       if constexpr (kAdds) {
         value = add(value, load_n(residual + 16 * i, left));
