@@ -80,3 +80,8 @@ def test_the_larger_floor_holds() -> None:
     assert floor_s(Work(0, 0, 0, 0, 0, 10**12), LIMITS) == pytest.approx(2.0), "linears in bf16, at its rate"
     # Without bf16 instructions attention cannot be faster than fp32.
     assert floor_s(Work(0, 0, 10**12, 0, 0), {**LIMITS, "bf16_tflops": None}) == pytest.approx(4.0)
+
+
+def test_work_adds_up_field_by_field() -> None:
+    """A prefill in several steps is their sum, whatever it multiplies in."""
+    assert Work(1, 2, 3, 4, 5, 6) + Work(10, 20, 30, 40, 50, 60) == Work(11, 22, 33, 44, 55, 66)

@@ -114,7 +114,7 @@ def _repetition(subject: Subject, load: Load, tables: Sequence[list[int]], rng: 
             chunk = ids[begin : begin + subject.step_tokens]
             part = Part(chunk.tolist(), begin, table, wants_row=begin + len(chunk) == load.prompt)
             seconds, work = _step(subject, concatenate([part]))
-            prefill_s, prefill_work = prefill_s + seconds, _sum(prefill_work, work)
+            prefill_s, prefill_work = prefill_s + seconds, prefill_work + work
     steps = []
     for position in range(load.prompt, load.prompt + load.gen):
         ids = rng.integers(0, subject.vocab_size, load.batch)  # (batch,)
@@ -131,13 +131,3 @@ def _step(subject: Subject, batch: Batch) -> tuple[float, Work]:
     subject.engine.run(batch, choices)
     seconds = time.perf_counter() - start
     return seconds, count(subject.plan, subject.weights, batch, subject.kv_bytes_per_token)
-
-
-def _sum(a: Work, b: Work) -> Work:
-    return Work(
-        a.int8_macs + b.int8_macs,
-        a.f32_macs + b.f32_macs,
-        a.attention_macs + b.attention_macs,
-        a.weight_bytes + b.weight_bytes,
-        a.kv_bytes + b.kv_bytes,
-    )

@@ -11,7 +11,7 @@ The floors come from the Plan that runs, so a fused or a disabled pass changes n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ class Work:
     weight_bytes: int
     kv_bytes: int
     bf16_macs: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def count(plan: Plan, weights: WeightStore, batch: Batch, kv_bytes_per_token: float) -> Work:
