@@ -143,6 +143,39 @@ def quantize_weight(w: NDArray[np.floating], *, name: str = "") -> tuple[I8, F32
     return q, scale
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized weight: `q` (N, K) int8 in [-127, 127], `scale` (N,) float32, or (N, K / group) for groups of inputs; w ~ q * scale."""
+
+    q: I8
+    scale: F32
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale; 0: all of a row."""
+        return 0 if self.scale.ndim == 1 else int(self.q.shape[1] // self.scale.shape[1])
+
+    def rows(self, rows: slice | NDArray[np.integer]) -> Quantized:
+        return Quantized(self.q[rows], self.scale[rows])
+
+    def dequantized(self) -> F32:
+        """The weights that this stands for, (N, K) float32."""
+        n, k = self.q.shape
+        scale = self.scale.reshape(n, -1, 1)
+        wide: F32 = (self.q.reshape(n, scale.shape[1], -1).astype(np.float32) * scale).reshape(n, k)
+        return wide
+
+
+def quantize_groups(w: NDArray[np.floating], group: int, *, name: str = "") -> Quantized:
+    """As quantize_weight, with a scale for each group of inputs, which must divide K; group 0: one for the row."""
+    if not group:
+        return Quantized(*quantize_weight(w, name=name))
+    w32, _ = finite_rows(w, name)
+    n, k = w32.shape
+    q, scale = quantize_weight(w32.reshape(n * (k // group), group))
+    return Quantized(q.reshape(n, k), scale.reshape(n, k // group))
+
+
 def packed_shape(n: int, k: int) -> tuple[int, int, int, int]:
     """Shape of the packed weights of an (N, K) matrix: (panels, K / 4, 64 columns, 4 inputs)."""
     return round_up(n, PANEL) // PANEL, round_up(k, 4) // 4, PANEL, 4
