@@ -77,4 +77,5 @@ def shifted_bias(weight: int8.Quantized, bias: F32 | None, how: Calibrated) -> F
     """The bias (N,) of a linear whose input is quantized by `how`: W (x + offset) + this = W x + bias."""
     sums = weight.dequantized().sum(axis=1, dtype=np.float64)
     start = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
-    return (start - np.float64(how.offset) * sums).astype(np.float32)
+    shifted: F32 = (start - np.float64(how.offset) * sums).astype(np.float32)
+    return shifted
