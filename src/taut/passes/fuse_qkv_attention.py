@@ -39,6 +39,7 @@ def _linear_of(graph: Graph, node: Node) -> Node | None:
     head_dim = int(node.attrs["head_dim"])
     fits = (
         linear.op in QUANTIZED
+        and not linear.attrs.get("weight_group")
         and not linear.attrs.get("act")
         and all(len(graph.weights[key].sources) == 3 for key in linear.weights)
         and [(part.op, part.inputs, part.attrs["begin"]) for part in slices]

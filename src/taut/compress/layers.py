@@ -1,0 +1,125 @@
+"""The linears of a model before they are quantized: what each is to become and why, and which may share a smoothing.
+
+Reads the plain graph of the model; moves no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from taut import passes
+from taut.compress.recipe import Recipe
+from taut.errors import UsageError
+from taut.graph import Graph, Node
+from taut.models import BuiltModel
+from taut.passes.options import is_named
+from taut.quant.formats import SCHEMES
+from taut.units import counted
+
+FUSED_FIRST = ("fuse_qkv", "fuse_gate_up")  # what must share a format
+# Static ranges do not fit what these read on decoders: a few tokens' activations there are out of all proportion.
+DECODERS_DYNAMIC = ("o", "down", "logits")
+ENCODERS_DYNAMIC = ("down",)  # behind GELU, by token
+NORMS = ("rms_norm", "layer_norm")
+MIXED_TP = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear. `unit`: the fused linear that it is part of. `asked`: what the recipe says, `scheme` what it gets, `reason` why. `norm`:
+    the norm that alone makes its input, whose gain may take a smoothing. `clips`: whether a search may shrink its range (not q and k: their
+    error goes through the softmax)."""
+
+    name: str
+    key: str
+    tensor: str
+    bias: str | None
+    shape: tuple[int, int]
+    unit: str
+    asked: str
+    scheme: str
+    reason: str
+    norm: str | None
+    clips: bool
+    tp: tuple[int, ...]
+
+
+def layers_of(built: BuiltModel, recipe: Recipe) -> list[Layer]:
+    """Every linear of the model, in order. UsageError for a pin that names none, or for more fallbacks than the recipe allows."""
+    pins = passes.parse_pins(recipe.pins)
+    options = passes.Options(recipe.scheme, pins=pins)
+    everything = tuple(name for name, _ in passes.PIPELINE)
+    fused = passes.optimize(built.graph, replace(options, disabled=tuple(set(everything) - set(FUSED_FIRST))))
+    options.check_pins(fused)
+    norms = _norms(built.graph)
+    found = []
+    for unit in (node for node in fused.nodes if node.op == "linear"):
+        for part in (node for node in unit.decompose() if node.op == "linear"):
+            found.append(_layer(built, fused, options, unit, part, norms.get(part.name)))
+    _check_fallbacks(found, recipe)
+    return found
+
+
+def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, norm: str | None) -> Layer:
+    n, k = built.graph.weight_shape(part.weights[0])
+    asked, scheme = options.precision_of(unit), options.scheme_of(fused, unit)
+    pinned = any(is_named(unit, pattern) for pattern, _ in options.pins)
+    reason = "pin" if pinned else "scheme"
+    if scheme != asked:
+        rows = fused.signature(unit.inputs[0]).space != "tokens"
+        reason = "reads one row of a sequence: int8 costs nothing there" if rows else f"{k} inputs are no whole groups of {asked}"
+    kind = part.name.rpartition(".")[2]
+    exempt = DECODERS_DYNAMIC if built.kind == "decoder" else ENCODERS_DYNAMIC
+    if SCHEMES[scheme].inputs == "static" and not pinned and kind in exempt:
+        scheme, reason = "int8", "its inputs have outlier tokens: quantized by their own range"
+    names = built.renamed
+    return Layer(
+        part.name, part.weights[0], names[part.weights[0]], names[part.weights[1]] if len(part.weights) > 1 else None, (n, k),
+        unit.name, asked, scheme, reason, norm, kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
+    )  # fmt: skip
+
+
+def _tensor_parallel(built: BuiltModel, kind: str, shape: tuple[int, int], scheme: str) -> tuple[int, ...]:
+    """Degrees that cut the layer at whole heads, columns and groups. o and down are cut along their inputs, the others along outputs."""
+    n, k = shape
+    group = SCHEMES[scheme].group or 1
+    if kind in ("o", "down"):
+        unit = max(group, built.head_dim if kind == "o" else 1)
+        return tuple(degree for degree in MIXED_TP if k % (unit * degree) == 0)
+    unit = built.head_dim if kind in ("q", "k", "v") else 1
+    return tuple(degree for degree in MIXED_TP if n % (unit * degree) == 0)
+
+
+def _norms(graph: Graph) -> dict[str, str]:
+    """linear → the norm whose result it reads, where only linears with weights of their own read it: then the norm's gain may be divided
+    by what the weights' columns are multiplied with."""
+    uses: dict[str, int] = {}
+    for node in graph.nodes:
+        for key in node.weights:
+            uses[key] = uses.get(key, 0) + 1
+    found: dict[str, str] = {}
+    users = graph.users()
+    for node in graph.nodes:
+        if node.op not in NORMS or node.attrs.get("head_dim") or node.outputs[0] in graph.outputs:
+            continue
+        readers = users[node.outputs[0]]
+        if readers and all(reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers):
+            found |= {reader.name: node.name for reader in readers}
+    return found
+
+
+def _check_fallbacks(found: Iterable[Layer], recipe: Recipe) -> None:
+    all_ = list(found)
+    fallen = fallbacks(all_)
+    if len(fallen) > recipe.max_fallbacks * len(all_):
+        schemes = ", ".join(sorted({layer.scheme for layer in fallen}))
+        raise UsageError(
+            f"{counted(len(fallen), 'layer')} of {len(all_)} cannot be {recipe.scheme} (first: {fallen[0].name}, {fallen[0].reason}) and would "
+            f"become {schemes}; choose that scheme, or allow it with --max-fallbacks {len(fallen) / len(all_):.2f}"
+        )
+
+
+def fallbacks(layers: Iterable[Layer]) -> list[Layer]:
+    """Those that do not get what they were to have because it does not fit them; not those that a rule exempts on purpose."""
+    return [layer for layer in layers if layer.reason.endswith("no whole groups of " + layer.asked)]

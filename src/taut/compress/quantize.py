@@ -1,0 +1,285 @@
+"""quantize: a model becomes an artefact, one tensor in memory at a time.
+
+    layers → calibration → smoothing → weights, written as they are made → golden logits, quality → receipt
+
+Everything is made beside the place where it is to be, and moved there when it is complete; what an interrupted run has written is used
+by the next run of the same command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taut import api, models
+from taut import checkpoint as checkpoints
+from taut.checkpoint import Checkpoint
+from taut.checkpoint.quantized import Quantization, StoredLayer
+from taut.compress import files, golden, receipt, smoothing, static_ranges
+from taut.compress.artefact import Artefact, write_receipt
+from taut.compress.calibrate import Calibration, calibrate
+from taut.compress.layers import Layer, layers_of
+from taut.compress.recipe import Recipe
+from taut.compress.tensor_file import Entry, TensorFile
+from taut.compress.weights import entries, packed
+from taut.errors import CompressionError, UsageError
+from taut.loading import Progress
+from taut.models import BuiltModel
+from taut.quant import algorithms
+from taut.quant.formats import SCHEMES
+from taut.quant.schemes.static import Calibrated
+
+MODEL_FILE = "model.safetensors"
+CHECKPOINT_BYTES = 256 << 20  # written between two moments from which an interrupted run goes on
+Samples = Iterable[str] | Iterable[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """How the finished artefact is judged. windows 0: not at all. metric: the user's own figure of a model, larger is better."""
+
+    windows: int = 2
+    metric: Callable[[api.Model], float] | None = None
+
+
+def quantize(
+    ref: str,
+    out: str | Path,
+    recipe: Recipe,
+    *,
+    calibration: Calibration | Samples | str | None = None,
+    evaluating: Evaluating | None = None,
+    stats_cache: Path | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Artefact:
+    """Quantize the model `ref` into the folder `out`, which must not be there.
+
+    calibration: a Calibration, texts or token ids, a file or folder of text, or "self" (text that the model writes), which None means.
+    Raises UsageError, ModelError, CompressionError; what was written stays for the next try.
+    """
+    place = Path(out)
+    if place.exists() or place.is_symlink():
+        raise UsageError(f"{str(out)!r} is there already; give the name of a new folder, or remove it")
+    with checkpoints.open(ref) as checkpoint:
+        if checkpoint.quantization is not None:
+            raise UsageError(
+                f"{checkpoint.name} is quantized already, to {checkpoint.quantization.scheme}; quantizing twice adds up errors that no "
+                "receipt shows: give the model that it was made from"
+            )
+        built = models.build(checkpoint)
+        layers = layers_of(built, recipe)
+        found = _calibration(ref, checkpoint, recipe, layers, calibration, stats_cache, threads, progress)
+        work = place.with_name(place.name + ".partial")
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write {str(work)!r}: {error.strerror}; give a folder that may be written") from None
+        job = _Job(ref, checkpoint, built, recipe, layers, found, work)
+        stated = job.run(threads, evaluating or Evaluating(), progress)
+    try:
+        os.rename(work, place)
+    except OSError as error:
+        raise CompressionError(f"cannot move {str(work)!r} to {str(place)!r}: {error.strerror}; it is complete: move it by hand") from None
+    return Artefact(place, stated)
+
+
+def _calibration(
+    ref: str,
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    layers: list[Layer],
+    given: Calibration | Samples | str | None,
+    cache: Path | None,
+    threads: int | None,
+    progress: Progress | None,
+) -> Calibration | None:
+    if isinstance(given, Calibration):
+        given.check(checkpoint)
+        return given
+    needed = recipe.chosen_algorithm != "rtn" or any(SCHEMES[layer.scheme].inputs == "static" for layer in layers)
+    if not needed:
+        return None
+    return calibrate(ref, "self" if given is None else given, cache=cache, threads=threads, progress=progress)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One quantization; `work` is the folder where it grows."""
+
+    ref: str
+    checkpoint: Checkpoint
+    built: BuiltModel
+    recipe: Recipe
+    layers: list[Layer]
+    calibration: Calibration | None
+    work: Path
+
+    def run(self, threads: int | None, evaluating: Evaluating, progress: Progress | None) -> dict[str, Any]:
+        smooth = self._smoothing(progress)
+        observer = "minmax" if self.recipe.observer == "auto" else self.recipe.observer
+        static = static_ranges.of(self.layers, self.calibration, observer, smooth)
+        made = self._write_weights(smooth, static, progress)
+        self._write_config(static)
+        files.write_text_files(self.work, self.checkpoint)
+        tried: dict[str, Any] = {}
+        if static and self.recipe.observer == "auto":
+            assert self.calibration is not None
+            observer, static, tried = self._best_observer(smooth, threads, progress)
+        options = {"threads": threads, **({} if self.recipe.kv is None else {"kv_precision": self.recipe.kv})}
+        model = api.load(str(self.work), exact=True, **options)
+        try:
+            ids, values = golden.answer(model)
+        finally:
+            model.close()
+        golden.write(self.work, ids, values)
+        quality = receipt.measure(self.work, self.ref, evaluating.windows, evaluating.metric, options, progress)
+        stated = receipt.make(
+            self.checkpoint, self.built, self.recipe, self.layers, self.calibration, smooth.alphas, static, made, observer if static else None,
+            tried, quality, self.work,
+        )  # fmt: skip
+        write_receipt(self.work, stated)
+        return stated
+
+    def _smoothing(self, progress: Progress | None) -> smoothing.Smoothing:
+        if self.recipe.chosen_algorithm != "smoothquant":
+            return smoothing.NONE
+        assert self.calibration is not None
+        return smoothing.find(self.layers, self.calibration, self._weight, progress)
+
+    def _weight(self, layer: Layer) -> NDArray[np.float32]:
+        wide: NDArray[np.float32] = np.asarray(self.checkpoint.read(layer.tensor), np.float32)
+        return wide
+
+    def _write_weights(
+        self, smooth: smoothing.Smoothing, static: Mapping[str, Calibrated], progress: Progress | None
+    ) -> dict[str, dict[str, Any]]:
+        """Writes every tensor; of each layer its digest, error and bytes, by name."""
+        plan = list(self._tensors(smooth, static))
+        all_entries = [entry for _, own in plan for entry in own]
+        total, done_bytes = len(all_entries), 0
+        facts = _Facts(self.work / "layers.json")
+        with TensorFile(self.work / MODEL_FILE, all_entries, self._tag(smooth)) as file:
+            facts.keep(file.done > 0)
+            done = 0
+            for maker, own in plan:
+                if progress:
+                    progress("quantize", done, total)
+                done += len(own)
+                if file.done >= done:
+                    continue  # an interrupted run has made it
+                arrays = maker(facts)
+                for array in arrays[file.done - (done - len(own)) :]:
+                    file.write(array)
+                    done_bytes += array.nbytes
+                self.checkpoint.source.release_pages()
+                if done_bytes > CHECKPOINT_BYTES:
+                    facts.save()
+                    file.checkpoint()
+                    done_bytes = 0
+            facts.save()
+        facts.remove()
+        if progress:
+            progress("quantize", total, total)
+        return facts.layers
+
+    def _tensors(
+        self, smooth: smoothing.Smoothing, static: Mapping[str, Calibrated]
+    ) -> Iterator[tuple[Callable[[_Facts], list[Any]], list[Entry]]]:
+        """What makes each tensor's parts, and their entries; in the order of the model's weights."""
+        by_key = {layer.key: layer for layer in self.layers}
+        for key in self.built.graph.weights:
+            name = self.built.renamed[key]
+            layer = by_key.get(key)
+            if layer is not None:
+                yield self._layer_maker(layer, smooth, static.get(layer.name)), entries(layer, shifted=layer.name in static)
+                continue
+            info = self.checkpoint.tensors[name]
+            scale = smooth.of_norm(key.rpartition(".")[0])
+            dtype = "float32" if scale is not None or info.dtype not in ("float32", "float16", "bfloat16") else info.dtype
+            yield self._plain_maker(name, scale, dtype), [(name, dtype, info.shape)]
+
+    def _plain_maker(self, name: str, scale: NDArray[np.float32] | None, dtype: str) -> Callable[[_Facts], list[Any]]:
+        def make(_: _Facts) -> list[Any]:
+            array = self.checkpoint.read(name)
+            if dtype == "float32":
+                array = np.asarray(array, np.float32)
+            return [array if scale is None else array / scale]
+
+        return make
+
+    def _layer_maker(
+        self, layer: Layer, smooth: smoothing.Smoothing, static: Calibrated | None
+    ) -> Callable[[_Facts], list[Any]]:
+        def make(facts: _Facts) -> list[Any]:
+            weight = smooth.scaled(layer, self._weight(layer))
+            importance = None
+            if self.recipe.chosen_algorithm == "imatrix" and self.calibration is not None:
+                importance = self.calibration.statistics[layer.name].mean_square
+            codes = algorithms.quantize(
+                weight, layer.scheme, importance=importance, algorithm=_weights_by(self.recipe, layer), clip=layer.clips, name=layer.tensor
+            )
+            bias = None if layer.bias is None else np.asarray(self.checkpoint.read(layer.bias), np.float32)
+            made = packed(codes, weight, bias=bias, static=static)
+            facts.layers[layer.name] = {
+                "error": made.error, "digest": made.digest, "bytes": int(sum(part.nbytes for part in made.parts.values()))
+            }  # fmt: skip
+            return list(made.parts.values())
+
+        return make
+
+    def _write_config(self, static: Mapping[str, Calibrated]) -> None:
+        stated = {layer.tensor: StoredLayer(layer.scheme, static.get(layer.name)) for layer in self.layers}
+        files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self.recipe.kv))
+
+    def _best_observer(
+        self, smooth: smoothing.Smoothing, threads: int | None, progress: Progress | None
+    ) -> tuple[str, dict[str, Calibrated], dict[str, Any]]:
+        assert self.calibration is not None
+        return static_ranges.choose(self, smooth, threads, progress)
+
+    def use_ranges(self, static: Mapping[str, Calibrated], weights: Path) -> None:
+        """Other ranges for the inputs of the written weights."""
+        static_ranges.patch_biases(weights, self.layers, static, self.checkpoint)
+        self._write_config(static)
+
+    def _tag(self, smooth: smoothing.Smoothing) -> str:
+        """Names everything that determines the written bytes."""
+        calibrated = None if self.calibration is None else self.calibration.digest
+        stated = [self.checkpoint.source.identity(), asdict(replace(self.recipe, max_fallbacks=1.0)), calibrated, receipt.tool(), smooth.digest]
+        return hashlib.sha256(json.dumps(stated, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _weights_by(recipe: Recipe, layer: Layer) -> str:
+    """The algorithm that chooses the codes of a layer's weight: smoothing leaves them to rounding."""
+    if SCHEMES[layer.scheme].weight in ("f32", "f16", "bf16") or recipe.chosen_algorithm == "smoothquant":
+        return "rtn"
+    return recipe.chosen_algorithm
+
+
+class _Facts:
+    """What is known of the layers that were written, kept beside the file for a run that goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.layers: dict[str, dict[str, Any]] = {}
+
+    def keep(self, resumes: bool) -> None:
+        if resumes and self._path.exists():
+            self.layers = json.loads(self._path.read_text())
+
+    def save(self) -> None:
+        self._path.write_text(json.dumps(self.layers))
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+

@@ -1,0 +1,120 @@
+"""The receipt: what an artefact is, layer by layer, and how good it is. Same inputs, machine and version: the same receipt; it holds no date.
+
+    taut, made_from       the tool's version; the model's reference and a digest of its files
+    recipe, observer      what was asked for; the observer that was used, and what each that was tried reached
+    layers                name, tensor, scheme, reason, bytes, error ||w - ŵ||² / ||w||², digest, tp; range of static inputs
+    calibration           digest, tokens, warnings
+    smoothing             by norm: the migration strength that was found best
+    bytes, fallbacks      of the weights; layers that could not be what the recipe says, and rows that left a calibrated range
+    quality               against the model itself in fp32 on held-out text (quality/)
+    files                 SHA-256 of every file of the artefact
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import taut
+from taut import api
+from taut.checkpoint import Checkpoint
+from taut.compress import evaluate
+from taut.compress.artefact import RECEIPT
+from taut.compress.calibrate import Calibration
+from taut.compress.layers import Layer, fallbacks
+from taut.compress.recipe import Recipe
+from taut.loading import Progress
+from taut.models import BuiltModel
+from taut.quant.schemes.static import Calibrated
+
+VERSION = 1
+TP_DEGREES = (2, 4, 8)
+Metric = Callable[[api.Model], float]
+
+
+def tool() -> str:
+    return f"taut {taut.__version__}"
+
+
+def measure(
+    folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any], progress: Progress | None
+) -> dict[str, Any] | None:
+    """The artefact in `folder` against the model that it was made from; None where no windows are asked for."""
+    if not windows and metric is None:
+        return None
+    found = evaluate.evaluate(str(folder), reference, windows=max(windows, 1), metric=metric, progress=progress, options=options)
+    stated: dict[str, Any] = found.to_json()
+    return stated
+
+
+def make(
+    checkpoint: Checkpoint,
+    built: BuiltModel,
+    recipe: Recipe,
+    layers: list[Layer],
+    calibration: Calibration | None,
+    alphas: Mapping[str, float],
+    static: Mapping[str, Calibrated],
+    made: Mapping[str, Mapping[str, Any]],
+    observer: str | None,
+    tried: Mapping[str, float],
+    quality: dict[str, Any] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """The receipt of the artefact in `folder`, whose other files are complete."""
+    stated = [_layer(layer, made[layer.name], static.get(layer.name)) for layer in layers]
+    fallen = fallbacks(layers)
+    return {
+        "version": VERSION,
+        "taut": taut.__version__,
+        "made_from": {"ref": checkpoint.ref, "name": checkpoint.name, "digest": digest_of(checkpoint), "family": built.family},
+        "recipe": {**asdict(recipe), "pins": list(recipe.pins), "algorithm": recipe.chosen_algorithm},
+        "observer": observer,
+        "observers_tried": dict(tried),
+        "layers": stated,
+        "bytes": sum(layer["bytes"] for layer in stated),
+        "fallbacks": {"layers": [layer.name for layer in fallen], "rows": (quality or {}).get("fallback_rows", 0)},
+        "calibration": None
+        if calibration is None
+        else {"digest": calibration.digest, "tokens": calibration.tokens, "warnings": list(calibration.warnings)},
+        "smoothing": dict(alphas),
+        "tp_ok": {str(degree): all(degree in layer.tp for layer in layers) for degree in TP_DEGREES},
+        "quality": quality,
+        "files": digests(folder),
+    }
+
+
+def _layer(layer: Layer, made: Mapping[str, Any], static: Calibrated | None) -> dict[str, Any]:
+    stated = {
+        "name": layer.name, "tensor": layer.tensor, "shape": list(layer.shape), "scheme": layer.scheme, "reason": layer.reason, **made,
+        "tp_ok": list(layer.tp),
+    }  # fmt: skip
+    if static is not None:
+        low, high = static.bounds
+        stated["range"] = {"low": low, "high": high, "scale": static.scale, "zero_point": static.zero_point}
+    return stated
+
+
+def digest_of(checkpoint: Checkpoint) -> str:
+    """Names the files that a model was read from, wherever they lie."""
+    return hashlib.sha256(checkpoint.source.identity().encode()).hexdigest()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in the folder but the receipt itself."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != RECEIPT:
+            with path.open("rb") as file:
+                found[path.relative_to(folder).as_posix()] = _sha256(file)
+    return found
+
+
+def _sha256(file: Any) -> str:
+    digest = hashlib.sha256()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return digest.hexdigest()
