@@ -64,8 +64,8 @@ def measure(case: Case, model: str, calibrations: dict[str, Calibration], window
         begun = time.perf_counter()
         calibrations[model] = taut.calibrate(model, _text())
         print(f"calibrated {model} on {calibrations[model].tokens:,} tokens in {time.perf_counter() - begun:.0f} s", flush=True)
-    begun = time.perf_counter()
-    artefact = taut.quantize(model, folder / case.name.replace(" ", "-"), recipe=case.recipe, calibration=calibrations.get(model), quality_windows=0)
+    begun, out = time.perf_counter(), folder / case.name.replace(" ", "-")
+    artefact = taut.quantize(model, out, case.recipe, calibration=calibrations.get(model), quality_windows=0)
     seconds = time.perf_counter() - begun
     quality = taut.evaluate(str(artefact.path), model, windows=windows).to_json()
     return {

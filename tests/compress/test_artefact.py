@@ -12,7 +12,7 @@ import pytest
 import taut
 from taut.compress import quantize as quantize_module
 from taut.compress.artefact import open_artefact
-from taut.compress.quantize import Evaluating, quantize
+from taut.compress.quantize import Settings, quantize
 from taut.compress.recipe import Recipe
 from taut.compress.verify import verify
 from taut.errors import ModelNotFoundError, UsageError
@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def made(source: Path, out: Path, scheme: str, **changes: Any) -> Path:
     recipe = Recipe(scheme, **{"max_fallbacks": 1.0, "observer": "minmax", **changes})
-    quantize(str(source), out, recipe, calibration=TEXTS, evaluating=Evaluating(windows=0))
+    quantize(str(source), out, recipe, calibration=TEXTS, settings=Settings(windows=0))
     return out
 
 

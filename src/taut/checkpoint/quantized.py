@@ -88,19 +88,16 @@ def _layer(name: str, entry: object) -> StoredLayer:
         raise _error(f"must state one of {', '.join(SCHEMES)}", field)
     if SCHEMES[entry["scheme"]].inputs != "static":
         return StoredLayer(entry["scheme"])
-    scale, offset = entry.get("scale"), entry.get("offset")
-    if (
-        not _is_number(scale)
-        or not _is_number(offset)
-        or not 0 < np.float32(scale) < np.inf
-        or not np.isfinite(np.float32(offset))
-    ):
+    with np.errstate(over="ignore"):
+        scale, offset = (_float32(entry.get(name)) for name in ("scale", "offset"))
+    if not 0 < scale < np.inf or not np.isfinite(offset):
         raise _error("must state a positive scale and an offset", field)
-    return StoredLayer(entry["scheme"], Calibrated(float(np.float32(scale)), float(np.float32(offset))))
+    return StoredLayer(entry["scheme"], Calibrated(scale, offset))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _float32(value: object) -> float:
+    """As the kernels take it; NaN for what is no number."""
+    return float(np.float32(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else float("nan")
 
 
 def _error(message: str, field: str) -> ModelFormatError:

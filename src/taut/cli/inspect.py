@@ -28,7 +28,9 @@ def command(
     described = loaded.describe()
     if json:
         receipt = {} if loaded.receipt is None else {"receipt": loaded.receipt}
-        print_json({**described, **receipt, **({"explain": loaded.explain(every_layer=every_layer).splitlines()} if explain else {})})
+        print_json(
+            {**described, **receipt, **({"explain": loaded.explain(every_layer=every_layer).splitlines()} if explain else {})}
+        )
         return
     print(loaded.summary())
     print_table([], flatten(described))

@@ -22,7 +22,9 @@ def command(
         bool, plain("--every-layer", "All layers; default one row for layers of a kind.", values.switch())
     ] = False,
     no_errors: Annotated[bool, plain("--no-errors", "Do not read the weights: bytes and times only.", values.switch())] = False,
-    threads: Annotated[int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))] = None,
+    threads: Annotated[
+        int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what quantizing would do: bytes, error and speed of each layer. Nothing is written."""
@@ -50,7 +52,9 @@ def command(
     before, after = sum(one.bytes_before for one in found), sum(one.bytes_after for one in found)
     print(f"linear weights: {show_bytes(before)} in fp32 → {show_bytes(after)} ({before / after:.2f} × smaller)")
     decode, prefill = sum(one.decode_us or 0 for one in found), sum(one.prefill_us or 0 for one in found)
-    print(f"at this machine's limits: a decoded token {decode / 1e3:.2f} ms, prefill {1e6 / prefill:,.0f} tokens/s, linears alone")
+    print(
+        f"at this machine's limits: a decoded token {decode / 1e3:.2f} ms, prefill {1e6 / prefill:,.0f} tokens/s, linears alone"
+    )
 
 
 def _grouped(found: list[PlannedLayer]) -> list[tuple[str, list[PlannedLayer]]]:

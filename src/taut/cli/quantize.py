@@ -20,32 +20,42 @@ def command(
     options: RecipeOptions,
     calibration: Annotated[
         str | None,
-        plain("--calibration", "Text to calibrate on; default self, text that the model writes itself.", values.text("FILE|DIR|self")),
+        plain(
+            "--calibration",
+            "Text to calibrate on; default self, text that the model writes itself.",
+            values.text("FILE|DIR|self"),
+        ),
     ] = None,
     stats_cache: Annotated[
-        Path | None, plain("--stats-cache", "Keep the calibration's statistics there, and use what is there.", {"metavar": "FILE"})
+        Path | None,
+        plain("--stats-cache", "Keep the calibration's statistics there, and use what is there.", {"metavar": "FILE"}),
     ] = None,
     quality_windows: Annotated[
-        int, plain("--quality-windows", "Windows of held-out text for each domain that the result is judged by; default 2, 0 none.", values.whole(0))
+        int,
+        plain(
+            "--quality-windows",
+            "Windows of held-out text for each domain to judge the result by; default 2, 0 none.",
+            values.whole(0),
+        ),
     ] = 2,
     metric: Annotated[
         str | None, plain("--metric", "Your own figure of a model, measured before and after.", values.text("FILE.py:FUNCTION"))
     ] = None,
-    threads: Annotated[int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))] = None,
+    threads: Annotated[
+        int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))
+    ] = None,
     json: Json = False,
 ) -> None:
     """Quantize a model into a folder that loads like any model, with a receipt of what became of each layer and what it costs.
 
     Interrupted, the same command goes on where it stopped.
     """
-    from taut.compress.quantize import Evaluating, quantize
+    from taut.compress.quantize import Settings, quantize
 
     recipe, own = options.chosen(), load_metric(metric)
+    settings = Settings(quality_windows, own, stats_cache, threads)
     with progress() as report:
-        artefact = quantize(
-            model, out, recipe, calibration=calibration, evaluating=Evaluating(quality_windows, own), stats_cache=stats_cache,
-            threads=threads, progress=report,
-        )  # fmt: skip
+        artefact = quantize(model, out, recipe, calibration=calibration, settings=settings, progress=report)
     if json:
         print_json(artefact.receipt)
         return
@@ -70,7 +80,9 @@ def print_receipt(receipt: dict[str, Any]) -> None:
     for warning in (calibration or {}).get("warnings", ()):
         print_note(f"warning: {warning}")
     if fallen := receipt["fallbacks"]["layers"]:
-        print_note(f"warning: {counted(len(fallen), 'layer')} could not be {receipt['recipe']['scheme']}: {', '.join(fallen[:4])} …")
+        print_note(
+            f"warning: {counted(len(fallen), 'layer')} could not be {receipt['recipe']['scheme']}: {', '.join(fallen[:4])} …"
+        )
     if quality := receipt.get("quality"):
         from taut.cli.evaluate import print_evaluation
 

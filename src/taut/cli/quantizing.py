@@ -43,14 +43,19 @@ class RecipeOptions:
     ] = None  # fmt: skip
     pin: Annotated[
         list[str] | None,
-        plain("--pin", "A scheme for the linears of this name, as 'layers.*.attention=fp16'; repeatable.", values.text("PATTERN=SCHEME")),
+        plain(
+            "--pin",
+            "A scheme for the linears of this name, as 'layers.*.attention=fp16'; repeatable.",
+            values.text("PATTERN=SCHEME"),
+        ),
     ] = None
     kv: Annotated[
         str | None,
         plain("--kv", "The KV cache's precision that the artefact asks for.", values.one_of(("fp32", "bf16", "int8", "k8v4"))),
     ] = None
     recipe: Annotated[
-        str | None, plain("--recipe", "attention-fp16, first-fp16 or a YAML file; options above override it.", values.text("NAME|FILE"))
+        str | None,
+        plain("--recipe", "attention-fp16, first-fp16 or a YAML file; options above override it.", values.text("NAME|FILE")),
     ] = None
     max_fallbacks: Annotated[
         float | None,

@@ -15,7 +15,9 @@ from taut.errors import VerificationError
 
 def command(
     artefact: Annotated[Path, typer.Argument(metavar="ARTEFACT", help="A folder that taut quantize made.")],
-    threads: Annotated[int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))] = None,
+    threads: Annotated[
+        int | None, plain("--threads", "Compute threads; default what the machine allows.", values.whole(1))
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check an artefact: its files have their digests, its layers are what the receipt says, and it computes here what it computed

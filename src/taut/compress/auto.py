@@ -67,7 +67,9 @@ def choose(
 
 def _questions(model: api.Model) -> list[list[int]]:
     if model.tokenizer is None:
-        raise RequestError(f"{model.name} has no tokenizer, so no text to try precisions on; give --precision", param="precision")
+        raise RequestError(
+            f"{model.name} has no tokenizer, so no text to try precisions on; give --precision", param="precision"
+        )
     length = min(CANARY_TOKENS, model.context_len)
     texts = [text * 8 for text in CANARY[:CANARY_WINDOWS]]
     return [model.tokenizer.encode(text)[:length] for text in texts]

@@ -13,11 +13,11 @@ import numpy as np
 from taut import checkpoint as checkpoints
 from taut import models
 from taut.bench.limits import Limits
+from taut.checkpoint.tensors import SAFETENSORS_DTYPES
 from taut.compress.layers import Layer, layers_of
 from taut.compress.recipe import Recipe
 from taut.compress.tensor_file import NAMES
 from taut.compress.weights import entries, relative_error
-from taut.checkpoint.tensors import SAFETENSORS_DTYPES
 from taut.errors import UsageError
 from taut.loading import Progress
 from taut.quant import algorithms
@@ -38,12 +38,16 @@ class PlannedLayer:
     prefill_us: float | None
 
 
-def plan(ref: str, recipe: Recipe, *, limits: Limits | None = None, errors: bool = True, progress: Progress | None = None) -> list[PlannedLayer]:
+def plan(
+    ref: str, recipe: Recipe, *, limits: Limits | None = None, errors: bool = True, progress: Progress | None = None
+) -> list[PlannedLayer]:
     """Every linear of the model. With `errors` False the weights are not read, and the errors are 0."""
     found = []
     with checkpoints.open(ref, with_text=False) as checkpoint:
         if checkpoint.quantization is not None:
-            raise UsageError(f"{checkpoint.name} is quantized already, to {checkpoint.quantization.scheme}: `taut inspect` shows its layers")
+            raise UsageError(
+                f"{checkpoint.name} is quantized already, to {checkpoint.quantization.scheme}: `taut inspect` shows its layers"
+            )
         layers = layers_of(models.build(checkpoint), recipe)
         for done, layer in enumerate(layers):
             if progress:
@@ -61,7 +65,9 @@ def plan(ref: str, recipe: Recipe, *, limits: Limits | None = None, errors: bool
 
 def _planned(layer: Layer, error: float, limits: Limits | None) -> PlannedLayer:
     macs = layer.shape[0] * layer.shape[1]
-    after = sum(int(np.prod(shape)) * SAFETENSORS_DTYPES[NAMES[dtype]].itemsize for _, dtype, shape in entries(layer, shifted=False))
+    after = sum(
+        int(np.prod(shape)) * SAFETENSORS_DTYPES[NAMES[dtype]].itemsize for _, dtype, shape in entries(layer, shifted=False)
+    )
     if limits is None:
         return PlannedLayer(layer, FP32_BYTES * macs, after, error, None, None)
     rate = limits.fp32_tflops if SCHEMES[layer.scheme].inputs == "float" else limits.int8_tops

@@ -45,7 +45,13 @@ def read(folder: Path, vocab_size: int) -> tuple[list[int], NDArray[np.float32]]
             raise ValueError("too large")
         with np.load(path, allow_pickle=False) as stored:
             ids, values = stored["ids"], stored["values"]
-        if ids.ndim != 1 or values.ndim != 1 or ids.dtype != np.int32 or values.dtype != np.float32 or not 0 < len(ids) <= MAX_TOKENS:
+        if (
+            ids.ndim != 1
+            or values.ndim != 1
+            or ids.dtype != np.int32
+            or values.dtype != np.float32
+            or not 0 < len(ids) <= MAX_TOKENS
+        ):
             raise ValueError("not ids and values")
         if ids.min() < 0 or ids.max() >= vocab_size:
             raise ValueError("ids beyond the vocabulary")
@@ -58,4 +64,8 @@ def compare(stored: NDArray[np.float32], now: NDArray[np.float32]) -> dict[str, 
     """Whether the answers are equal bit for bit, and how far they are apart."""
     same = stored.shape == now.shape and bool(np.array_equal(stored.view(np.uint32), now.view(np.uint32)))
     distance = float(np.abs(stored - now).max()) if stored.shape == now.shape else float("inf")
-    return {"same_bits": same, "largest_difference": distance, "same_top1": stored.shape == now.shape and int(stored.argmax()) == int(now.argmax())}
+    return {
+        "same_bits": same,
+        "largest_difference": distance,
+        "same_top1": stored.shape == now.shape and int(stored.argmax()) == int(now.argmax()),
+    }

@@ -68,7 +68,9 @@ def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node,
     reason = "pin" if pinned else "scheme"
     if scheme != asked:
         rows = fused.signature(unit.inputs[0]).space != "tokens"
-        reason = "reads one row of a sequence: int8 costs nothing there" if rows else f"{k} inputs are no whole groups of {asked}"
+        reason = (
+            "reads one row of a sequence: int8 costs nothing there" if rows else f"{k} inputs are no whole groups of {asked}"
+        )
     kind = part.name.rpartition(".")[2]
     exempt = DECODERS_DYNAMIC if built.kind == "decoder" else ENCODERS_DYNAMIC
     if SCHEMES[scheme].inputs == "static" and not pinned and kind in exempt:

@@ -43,11 +43,15 @@ Samples = Iterable[str] | Iterable[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Evaluating:
-    """How the finished artefact is judged. windows 0: not at all. metric: the user's own figure of a model, larger is better."""
+class Settings:
+    """What does not change the artefact's weights. windows: of held-out text in each domain, by which the artefact is judged; 0: it is not.
+    metric: the user's own figure of a model. stats_cache: a file that keeps the calibration's statistics. threads None: what the machine
+    allows."""
 
     windows: int = 2
     metric: Callable[[api.Model], float] | None = None
+    stats_cache: Path | None = None
+    threads: int | None = None
 
 
 def quantize(
@@ -56,9 +60,7 @@ def quantize(
     recipe: Recipe,
     *,
     calibration: Calibration | Samples | str | None = None,
-    evaluating: Evaluating | None = None,
-    stats_cache: Path | None = None,
-    threads: int | None = None,
+    settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Artefact:
     """Quantize the model `ref` into the folder `out`, which must not be there.
@@ -77,38 +79,34 @@ def quantize(
             )
         built = models.build(checkpoint)
         layers = layers_of(built, recipe)
-        found = _calibration(ref, checkpoint, recipe, layers, calibration, stats_cache, threads, progress)
+        chosen = settings or Settings()
+        found = calibration
+        if not isinstance(found, Calibration):
+            found = _calibrated(ref, found, chosen, progress) if _needs_calibration(recipe, layers) else None
         work = place.with_name(place.name + ".partial")
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot write {str(work)!r}: {error.strerror}; give a folder that may be written") from None
-        job = _Job(ref, checkpoint, built, recipe, layers, found, work)
-        stated = job.run(threads, evaluating or Evaluating(), progress)
+        job = _Job(ref, checkpoint, built, recipe, layers, found, work, chosen)
+        stated = job.run(progress)
     try:
         os.rename(work, place)
     except OSError as error:
-        raise CompressionError(f"cannot move {str(work)!r} to {str(place)!r}: {error.strerror}; it is complete: move it by hand") from None
+        raise CompressionError(
+            f"cannot move {str(work)!r} to {str(place)!r}: {error.strerror}; it is complete: move it by hand"
+        ) from None
     return Artefact(place, stated)
 
 
-def _calibration(
-    ref: str,
-    checkpoint: Checkpoint,
-    recipe: Recipe,
-    layers: list[Layer],
-    given: Calibration | Samples | str | None,
-    cache: Path | None,
-    threads: int | None,
-    progress: Progress | None,
-) -> Calibration | None:
-    if isinstance(given, Calibration):
-        given.check(checkpoint)
-        return given
-    needed = recipe.chosen_algorithm != "rtn" or any(SCHEMES[layer.scheme].inputs == "static" for layer in layers)
-    if not needed:
-        return None
-    return calibrate(ref, "self" if given is None else given, cache=cache, threads=threads, progress=progress)
+def _needs_calibration(recipe: Recipe, layers: list[Layer]) -> bool:
+    return recipe.chosen_algorithm != "rtn" or any(SCHEMES[layer.scheme].inputs == "static" for layer in layers)
+
+
+def _calibrated(ref: str, text: Samples | str | None, settings: Settings, progress: Progress | None) -> Calibration:
+    return calibrate(
+        ref, "self" if text is None else text, cache=settings.stats_cache, threads=settings.threads, progress=progress
+    )
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,9 @@ class _Job:
     layers: list[Layer]
     calibration: Calibration | None
     work: Path
+    settings: Settings
 
-    def run(self, threads: int | None, evaluating: Evaluating, progress: Progress | None) -> dict[str, Any]:
+    def run(self, progress: Progress | None) -> dict[str, Any]:
         smooth = self._smoothing(progress)
         observer = "minmax" if self.recipe.observer == "auto" else self.recipe.observer
         static = static_ranges.of(self.layers, self.calibration, observer, smooth)
@@ -133,21 +132,31 @@ class _Job:
         tried: dict[str, Any] = {}
         if static and self.recipe.observer == "auto":
             assert self.calibration is not None
-            observer, static, tried = self._best_observer(smooth, threads, progress)
-        options = {"threads": threads, **({} if self.recipe.kv is None else {"kv_precision": self.recipe.kv})}
+            observer, static, tried = static_ranges.choose(self, smooth, progress)
+        options: dict[str, Any] = {"threads": self.settings.threads}
+        if self.recipe.kv is not None:
+            options["kv_precision"] = self.recipe.kv
         model = api.load(str(self.work), exact=True, **options)
         try:
             ids, values = golden.answer(model)
         finally:
             model.close()
         golden.write(self.work, ids, values)
-        quality = receipt.measure(self.work, self.ref, evaluating.windows, evaluating.metric, options, progress)
-        stated = receipt.make(
-            self.checkpoint, self.built, self.recipe, self.layers, self.calibration, smooth.alphas, static, made, observer if static else None,
-            tried, quality, self.work,
+        quality = self._quality(options, progress)
+        facts = receipt.Facts(
+            self.checkpoint, self.built.family, self.recipe, self.layers, self.calibration, smooth.alphas, static, made,
+            observer if static else None, tried, quality,
         )  # fmt: skip
+        stated = receipt.make(facts, self.work)
         write_receipt(self.work, stated)
         return stated
+
+    def _quality(self, options: Mapping[str, Any], progress: Progress | None) -> dict[str, Any] | None:
+        """Of the artefact against the model that it is made from; None where nothing is to be measured."""
+        windows, metric = self.settings.windows, self.settings.metric
+        if not windows and metric is None:
+            return None
+        return receipt.measure(self.work, self.ref, windows, metric, options, progress)
 
     def _smoothing(self, progress: Progress | None) -> smoothing.Smoothing:
         if self.recipe.chosen_algorithm != "smoothquant":
@@ -225,7 +234,12 @@ class _Job:
             if self.recipe.chosen_algorithm == "imatrix" and self.calibration is not None:
                 importance = self.calibration.statistics[layer.name].mean_square
             codes = algorithms.quantize(
-                weight, layer.scheme, importance=importance, algorithm=_weights_by(self.recipe, layer), clip=layer.clips, name=layer.tensor
+                weight,
+                layer.scheme,
+                importance=importance,
+                algorithm=_weights_by(self.recipe, layer),
+                clip=layer.clips,
+                name=layer.tensor,
             )
             bias = None if layer.bias is None else np.asarray(self.checkpoint.read(layer.bias), np.float32)
             made = packed(codes, weight, bias=bias, static=static)
@@ -240,12 +254,6 @@ class _Job:
         stated = {layer.tensor: StoredLayer(layer.scheme, static.get(layer.name)) for layer in self.layers}
         files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self.recipe.kv))
 
-    def _best_observer(
-        self, smooth: smoothing.Smoothing, threads: int | None, progress: Progress | None
-    ) -> tuple[str, dict[str, Calibrated], dict[str, Any]]:
-        assert self.calibration is not None
-        return static_ranges.choose(self, smooth, threads, progress)
-
     def use_ranges(self, static: Mapping[str, Calibrated], weights: Path) -> None:
         """Other ranges for the inputs of the written weights."""
         static_ranges.patch_biases(weights, self.layers, static, self.checkpoint)
@@ -254,7 +262,13 @@ class _Job:
     def _tag(self, smooth: smoothing.Smoothing) -> str:
         """Names everything that determines the written bytes."""
         calibrated = None if self.calibration is None else self.calibration.digest
-        stated = [self.checkpoint.source.identity(), asdict(replace(self.recipe, max_fallbacks=1.0)), calibrated, receipt.tool(), smooth.digest]
+        stated = [
+            self.checkpoint.source.identity(),
+            asdict(replace(self.recipe, max_fallbacks=1.0)),
+            calibrated,
+            receipt.tool(),
+            smooth.digest,
+        ]
         return hashlib.sha256(json.dumps(stated, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -281,5 +295,3 @@ class _Facts:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
-
-

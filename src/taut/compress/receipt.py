@@ -1,33 +1,32 @@
 """The receipt: what an artefact is, layer by layer, and how good it is. Same inputs, machine and version: the same receipt; it holds no date.
 
-    taut, made_from       the tool's version; the model's reference and a digest of its files
-    recipe, observer      what was asked for; the observer that was used, and what each that was tried reached
-    layers                name, tensor, scheme, reason, bytes, error ||w - ŵ||² / ||w||², digest, tp; range of static inputs
-    calibration           digest, tokens, warnings
-    smoothing             by norm: the migration strength that was found best
-    bytes, fallbacks      of the weights; layers that could not be what the recipe says, and rows that left a calibrated range
-    quality               against the model itself in fp32 on held-out text (quality/)
-    files                 SHA-256 of every file of the artefact
+taut, made_from       the tool's version; the model's reference and a digest of its files
+recipe, observer      what was asked for; the observer that was used, and what each that was tried reached
+layers                name, tensor, scheme, reason, bytes, error ||w - ŵ||² / ||w||², digest, tp; range of static inputs
+calibration           digest, tokens, warnings
+smoothing             by norm: the migration strength that was found best
+bytes, fallbacks      of the weights; layers that could not be what the recipe says, and rows that left a calibrated range
+quality               against the model itself in fp32 on held-out text (quality/)
+files                 SHA-256 of every file of the artefact
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import taut
 from taut import api
+from taut.api import RECEIPT
 from taut.checkpoint import Checkpoint
 from taut.compress import evaluate
-from taut.compress.artefact import RECEIPT
 from taut.compress.calibrate import Calibration
 from taut.compress.layers import Layer, fallbacks
 from taut.compress.recipe import Recipe
 from taut.loading import Progress
-from taut.models import BuiltModel
 from taut.quant.schemes.static import Calibrated
 
 VERSION = 1
@@ -39,50 +38,58 @@ def tool() -> str:
     return f"taut {taut.__version__}"
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a receipt is made of. `made`: digest, error and bytes of each layer; `static`: how its input is quantized; `tried`: what each
+    observer reached."""
+
+    checkpoint: Checkpoint
+    family: str
+    recipe: Recipe
+    layers: list[Layer]
+    calibration: Calibration | None
+    alphas: Mapping[str, float]
+    static: Mapping[str, Calibrated]
+    made: Mapping[str, Mapping[str, Any]]
+    observer: str | None
+    tried: Mapping[str, float]
+    quality: dict[str, Any] | None
+
+
 def measure(
     folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any], progress: Progress | None
-) -> dict[str, Any] | None:
-    """The artefact in `folder` against the model that it was made from; None where no windows are asked for."""
-    if not windows and metric is None:
-        return None
-    found = evaluate.evaluate(str(folder), reference, windows=max(windows, 1), metric=metric, progress=progress, options=options)
+) -> dict[str, Any]:
+    """The artefact in `folder` against the model that it was made from."""
+    found = evaluate.evaluate(
+        str(folder), reference, windows=max(windows, 1), metric=metric, progress=progress, options=options
+    )
     stated: dict[str, Any] = found.to_json()
     return stated
 
 
-def make(
-    checkpoint: Checkpoint,
-    built: BuiltModel,
-    recipe: Recipe,
-    layers: list[Layer],
-    calibration: Calibration | None,
-    alphas: Mapping[str, float],
-    static: Mapping[str, Calibrated],
-    made: Mapping[str, Mapping[str, Any]],
-    observer: str | None,
-    tried: Mapping[str, float],
-    quality: dict[str, Any] | None,
-    folder: Path,
-) -> dict[str, Any]:
+def make(facts: Facts, folder: Path) -> dict[str, Any]:
     """The receipt of the artefact in `folder`, whose other files are complete."""
-    stated = [_layer(layer, made[layer.name], static.get(layer.name)) for layer in layers]
-    fallen = fallbacks(layers)
+    stated = [_layer(layer, facts.made[layer.name], facts.static.get(layer.name)) for layer in facts.layers]
+    checkpoint, calibration, recipe = facts.checkpoint, facts.calibration, facts.recipe
     return {
         "version": VERSION,
         "taut": taut.__version__,
-        "made_from": {"ref": checkpoint.ref, "name": checkpoint.name, "digest": digest_of(checkpoint), "family": built.family},
+        "made_from": {"ref": checkpoint.ref, "name": checkpoint.name, "digest": digest_of(checkpoint), "family": facts.family},
         "recipe": {**asdict(recipe), "pins": list(recipe.pins), "algorithm": recipe.chosen_algorithm},
-        "observer": observer,
-        "observers_tried": dict(tried),
+        "observer": facts.observer,
+        "observers_tried": dict(facts.tried),
         "layers": stated,
         "bytes": sum(layer["bytes"] for layer in stated),
-        "fallbacks": {"layers": [layer.name for layer in fallen], "rows": (quality or {}).get("fallback_rows", 0)},
+        "fallbacks": {
+            "layers": [layer.name for layer in fallbacks(facts.layers)],
+            "rows": (facts.quality or {}).get("fallback_rows", 0),
+        },
         "calibration": None
         if calibration is None
         else {"digest": calibration.digest, "tokens": calibration.tokens, "warnings": list(calibration.warnings)},
-        "smoothing": dict(alphas),
-        "tp_ok": {str(degree): all(degree in layer.tp for layer in layers) for degree in TP_DEGREES},
-        "quality": quality,
+        "smoothing": dict(facts.alphas),
+        "tp_ok": {str(degree): all(degree in layer.tp for layer in facts.layers) for degree in TP_DEGREES},
+        "quality": facts.quality,
         "files": digests(folder),
     }
 

@@ -50,11 +50,14 @@ def of(layers: list[Layer], calibration: Calibration | None, observer: str, smoo
     return found
 
 
-def choose(
-    job: _Job, smooth: Smoothing, threads: int | None, progress: Progress | None
-) -> tuple[str, dict[str, Calibrated], dict[str, Any]]:
+def choose(job: _Job, smooth: Smoothing, progress: Progress | None) -> tuple[str, dict[str, Calibrated], dict[str, Any]]:
     """(the best observer, its ranges, every observer's figure): the KL divergence of a decoder's answers, 1 - cosine of an encoder's."""
-    original = api.load(job.ref, precision="fp32", threads=threads, max_context=WINDOW_LEN if job.built.context_len > WINDOW_LEN else None)
+    original = api.load(
+        job.ref,
+        precision="fp32",
+        threads=job.settings.threads,
+        max_context=WINDOW_LEN if job.built.context_len > WINDOW_LEN else None,
+    )
     try:
         questions = _questions(original)
         truth = _answers(original, questions)
@@ -66,7 +69,7 @@ def choose(
             progress("observers", done, len(OBSERVERS))
         static = of(job.layers, job.calibration, name, smooth)
         job.use_ranges(static, job.work / "model.safetensors")
-        model = api.load(str(job.work), threads=threads)
+        model = api.load(str(job.work), threads=job.settings.threads)
         try:
             scores[name] = _distance(model, questions, truth, _answers(model, questions))
         finally:

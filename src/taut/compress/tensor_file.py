@@ -69,6 +69,7 @@ class TensorFile:
     def close(self) -> None:
         """The file is complete; ValueError when entries are missing."""
         if self.done != len(self._entries):
+            self._file.close()
             raise ValueError(f"{self.done} of {len(self._entries)} tensors were written")
         self.checkpoint()
         self._file.close()

@@ -40,7 +40,11 @@ def _files(artefact: Artefact) -> Check:
     stated, there = artefact.receipt["files"], receipt.digests(artefact.path)
     changed = sorted(name for name in stated.keys() & there.keys() if stated[name] != there[name])
     missing, new = sorted(stated.keys() - there.keys()), sorted(there.keys() - stated.keys())
-    faults = [f"{word}: {', '.join(names[:5])}" for word, names in (("changed", changed), ("missing", missing), ("not listed", new)) if names]
+    faults = [
+        f"{word}: {', '.join(names[:5])}"
+        for word, names in (("changed", changed), ("missing", missing), ("not listed", new))
+        if names
+    ]
     return Check("files", not faults, "; ".join(faults) or f"{len(there)} files have their digests")
 
 
@@ -49,7 +53,9 @@ def _rest(artefact: Artefact, threads: int | None, progress: Progress | None) ->
         with checkpoints.open(str(artefact.path), with_text=False) as checkpoint:
             yield _layers(artefact, checkpoint)
         kv = artefact.receipt.get("recipe", {}).get("kv")
-        model = api.load(str(artefact.path), exact=True, threads=threads, progress=progress, **({} if kv is None else {"kv_precision": kv}))
+        model = api.load(
+            str(artefact.path), exact=True, threads=threads, progress=progress, **({} if kv is None else {"kv_precision": kv})
+        )
     except TautError as error:
         yield Check("loads", False, str(error))
         return
@@ -72,7 +78,9 @@ def _layers(artefact: Artefact, checkpoint: checkpoints.Checkpoint) -> Check:
         if stored is None or stored.scheme != entry["scheme"]:
             faults.append(f"{entry['name']} is {stored.scheme if stored else 'absent'}, the receipt says {entry['scheme']}")
         elif checkpoint.tensors[entry["tensor"]].nbytes != entry["bytes"]:
-            faults.append(f"{entry['name']} has {checkpoint.tensors[entry['tensor']].nbytes:,} bytes, the receipt says {entry['bytes']:,}")
+            faults.append(
+                f"{entry['name']} has {checkpoint.tensors[entry['tensor']].nbytes:,} bytes, the receipt says {entry['bytes']:,}"
+            )
     if len(stated) != len(quantization.layers):
         faults.append(f"config.json has {len(quantization.layers)} layers, the receipt {len(stated)}")
     return Check("layers", not faults, "; ".join(faults[:3]) or f"{len(stated)} layers are of the schemes and sizes stated")

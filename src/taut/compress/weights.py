@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,9 @@ def entries(layer: Layer, *, shifted: bool) -> list[Entry]:
     return [*found, (name + SHIFTED, "float32", (n,))] if shifted else found
 
 
-def packed(weight: Any, original: Array, *, bias: NDArray[np.float32] | None = None, static: Calibrated | None = None) -> Packed:
+def packed(
+    weight: Any, original: Array, *, bias: NDArray[np.float32] | None = None, static: Calibrated | None = None
+) -> Packed:
     """The parts of `weight` (int8.Quantized, int4.Quantized or a float array), compared with what it stands for. `bias`: the layer's own,
     which a calibrated input shifts."""
     if isinstance(weight, int8.Quantized):
@@ -84,5 +85,3 @@ def dequantized(weight: Any, rows: slice) -> NDArray[np.float32]:
         return int4.dequantize(weight.rows(rows))
     wide: NDArray[np.float32] = np.asarray(weight[rows], np.float32)
     return wide
-
-
