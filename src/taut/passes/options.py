@@ -17,13 +17,15 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 class Options:
     """`group` overrides the activation scale group of every int8 linear (0: per token); None chooses by the input's width.
 
-    `pins` gives single linears a precision of their own: (pattern of the linear's name, precision), the last match counting.
+    `pins` gives single linears a precision of their own: (pattern of the linear's name, precision), the last match counting. `kv` is the
+    format of the KV cache (engine/kv_cache.py).
     """
 
     precision: Precision = "int8"
     disabled: tuple[str, ...] = ()
     group: int | None = None
     pins: tuple[tuple[str, str], ...] = ()
+    kv: str = ""
 
     def __post_init__(self) -> None:
         for precision in self.precisions:
