@@ -21,7 +21,7 @@ import numpy as np
 from taut.bench import report
 from taut.engine.batch import Batch
 from taut.engine.executors.native import NativeExecutor
-from taut.engine.kv_cache import KVLayout, KVPool, blocks_for
+from taut.engine.kv_cache import BLOCK_TOKENS, KVLayout, KVPool, blocks_for
 from taut.engine.runtime import Runtime, runtime
 from taut.kernels import native
 from taut.plan.plan import Buffer, Plan, Step, View
@@ -116,14 +116,18 @@ def _batch(shape: Shape) -> Batch:
 
 
 def _fill(pool: KVPool) -> None:
-    """Random numbers; int8 scales of 0.01."""
+    """Random numbers, the same in every block."""
     rng, layout = np.random.default_rng(2), pool.layout
-    slots = pool.memory.reshape(-1, layout.slot_bytes)
-    if layout.format == "fp32":
-        slots.view(np.float32)[...] = rng.standard_normal(slots.shape[1] // 4, np.float32)
-        return
-    slots[...] = rng.integers(0, 256, layout.slot_bytes, dtype=np.uint8)
-    slots[:, layout.data_bytes :] = np.full(32, 0.01, np.float32).view(np.uint8)
+    block = np.empty(layout.block_bytes, np.uint8)
+    for part, slot in enumerate(layout.slots):
+        raw = np.empty(slot.nbytes, np.uint8)
+        for token, row in enumerate(rng.standard_normal((BLOCK_TOKENS, layout.head_dim)).astype(np.float32)):
+            slot.write(raw, token, row)
+        for layer in range(layout.layers):
+            for head in range(layout.kv_heads):
+                begin = layout.slot_offset(layer, part, head)
+                block[begin : begin + slot.nbytes] = raw
+    pool.memory.reshape(-1, layout.block_bytes)[...] = block
 
 
 def paired(ceiling: Callable[[], float], subject: Subject, amount: float, seconds: float) -> dict[str, float]:

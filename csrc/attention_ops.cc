@@ -15,17 +15,6 @@ void need(bool condition, const StepSpec& step, const char* what) {
   }
 }
 
-KvLayer layer_of(const KvPool& kv, int64_t layer) {
-  KvLayer l;
-  l.base = kv.base + layer * 2 * kv.kv_heads * kv.slot_bytes;
-  l.slot_bytes = kv.slot_bytes;
-  l.data_bytes = kv.data_bytes;
-  l.kv_heads = kv.kv_heads;
-  l.head_dim = kv.head_dim;
-  l.int8 = kv.int8;
-  return l;
-}
-
 // Rotation of the operand `x` of a step with a table.
 Rope rope_of(const StepSpec& s, const Operand& x, Limits& limits) {
   Rope r;
@@ -64,10 +53,10 @@ class CacheOp : public Op {
     v_ = s.inputs.at(first + 1);
     const int64_t layer = s.i("layer");
     need(kv.base != nullptr, s, "the program has no KV pool");
-    need(layer >= 0 && layer < kv.layers && s.i("head_dim") == kv.head_dim, s, "the KV pool has another geometry");
-    need(k_.features == v_.features && k_.features == int64_t{kv.kv_heads} * kv.head_dim, s,
+    need(layer >= 0 && layer < kv.layers && s.i("head_dim") == kv.first.head_dim, s, "the KV pool has another geometry");
+    need(k_.features == v_.features && k_.features == int64_t{kv.first.kv_heads} * kv.first.head_dim, s,
          "keys or values have another width");
-    args_.kv = layer_of(kv, layer);
+    args_.kv = kv.layer(layer);
     if (turns_) {
       q_ = s.inputs[0];
       out_ = s.outputs.at(0);
@@ -150,16 +139,19 @@ class AttentionOp : public Op {
   AttentionOp(const StepSpec& s, const KvPool& kv, Limits& limits) : q_(s.inputs.at(0)), o_(s.outputs.at(0)) {
     const int64_t layer = s.i("layer");
     need(kv.base != nullptr, s, "the program has no KV pool");
-    need(layer >= 0 && layer < kv.layers && s.i("head_dim") == kv.head_dim && s.i("kv_heads") == kv.kv_heads, s,
+    const KvLayer& pool = kv.first;
+    need(layer >= 0 && layer < kv.layers && s.i("head_dim") == pool.head_dim && s.i("kv_heads") == pool.kv_heads, s,
          "the KV pool has another geometry");
-    args_.kv = layer_of(kv, layer);
+    args_.kv = kv.layer(layer);
     args_.block_bytes = kv.block_bytes;
     args_.heads = static_cast<int32_t>(s.i("heads"));
     args_.scale = s.f("scale");
     args_.chunk_tiles = chunk_tiles_of(s);
     args_.bf16 = s.i("bf16") != 0;
-    need(args_.heads % kv.kv_heads == 0 && q_.features == int64_t{args_.heads} * kv.head_dim, s, "queries have another width");
-    group_ = args_.heads / kv.kv_heads;
+    args_.limit = s.f("score_limit", 0);
+    need(args_.heads % pool.kv_heads == 0 && q_.features == int64_t{args_.heads} * pool.head_dim, s,
+         "queries have another width");
+    group_ = args_.heads / pool.kv_heads;
     limits.needs_kv = true;
   }
   int64_t scratch_floats(const KernelTable& kernels) const override {
@@ -172,6 +164,7 @@ class AttentionOp : public Op {
     a.q = run.in(q_);
     a.o = run.rows(o_);
     a.positions = run.batch.positions;
+    a.beyond = run.counter(kScores);
     int64_t longest = 0;
     run.tiles.clear();
     for (int64_t s = 0; s < run.batch.num_sequences; ++s) {
@@ -260,6 +253,7 @@ class AttentionFullOp : public Op {
     args_.scale = s.f("scale");
     args_.chunk_tiles = chunk_tiles_of(s);
     args_.bf16 = s.i("bf16") != 0;
+    args_.limit = s.f("score_limit", 0);
     need(args_.kv_heads > 0 && args_.heads % args_.kv_heads == 0, s, "query heads do not share key heads evenly");
     need(q_.features == int64_t{args_.heads} * args_.head_dim && k_.features == int64_t{args_.kv_heads} * args_.head_dim &&
              v_.features == k_.features,
@@ -274,6 +268,7 @@ class AttentionFullOp : public Op {
     a.k = run.in(k_);
     a.v = run.in(v_);
     a.o = run.rows(o_);
+    a.beyond = run.counter(kScores);
     const int64_t group = a.heads / a.kv_heads;
     int64_t longest = 0;
     run.tiles.clear();

@@ -82,6 +82,9 @@ struct Norm {
   int64_t features = 0;         // of the row
   int64_t width = 0;            // normalized together: features, or one head's
   float eps = 0;
+  float clamp = 0;               // values of `out` are kept within [-clamp, clamp]; 0: as they are
+  int64_t* clamped = nullptr;    // counts the values that were beyond, null: nobody asks
+  int64_t* nonfinite = nullptr;  // counts the spans whose sum of squares is not finite
 };
 
 // Half-split rotary embedding of `heads` heads; columns of a head beyond rotary_dim are copied. y may be x.
@@ -93,12 +96,22 @@ struct Rope {
   int32_t heads = 0, head_dim = 0, rotary_dim = 0;
 };
 
+// How the cache keeps the keys, or the values, of one head and block: engine/kv_slots.py.
+enum class KvType : int32_t { kF32 = 0, kBf16 = 1, kInt8 = 2, kInt4 = 3 };
+struct KvSlot {
+  KvType type = KvType::kInt8;
+  int64_t bytes = 0, data_bytes = 0;  // in all, and of the numbers without their scales
+};
+
 // One layer of the paged cache: engine/kv_cache.py describes the block. `block` offsets are bytes from base.
 struct KvLayer {
   uint8_t* base = nullptr;  // pool address + the layer's offset in a block
-  int64_t slot_bytes = 0, data_bytes = 0;
+  KvSlot keys, values;
   int32_t kv_heads = 0, head_dim = 0;
-  bool int8 = true;
+
+  int64_t key_offset(int64_t head) const { return head * keys.bytes; }
+  int64_t value_offset(int64_t head) const { return kv_heads * keys.bytes + head * values.bytes; }
+  int64_t bytes() const { return kv_heads * (keys.bytes + values.bytes); }
 };
 
 // Keys (turned first when rope_table is set) and values of a token go to its slot.
@@ -120,7 +133,9 @@ struct Attention {
   int64_t block_bytes = 0, chunk_tiles = 0;
   int32_t heads = 0;
   float scale = 0;
-  bool bf16 = false;  // products of bf16: see attention_tile.h
+  bool bf16 = false;          // products of bf16: see attention_tile.h
+  float limit = 0;            // scores are kept within [-limit, limit]; 0: as they are
+  int64_t* beyond = nullptr;  // counts the scores that were beyond
 };
 
 // Queries [token_begin, token_end) of one sequence, for one KV head and its group of query heads.
@@ -137,6 +152,8 @@ struct AttentionFull {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
   bool bf16 = false;
+  float limit = 0;
+  int64_t* beyond = nullptr;
 };
 
 enum class Pool : int32_t { kMean = 0, kCls = 1, kLast = 2, kMax = 3 };

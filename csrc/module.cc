@@ -74,11 +74,30 @@ bool run_program(Program& program, const std::vector<Ints>& arrays, Bytes arena,
   return program.run(batch, arena.data(), static_cast<int64_t>(arena.size()), first, last, flag);
 }
 
+std::vector<std::vector<int64_t>> counts_of(const Program& program) {
+  std::vector<std::vector<int64_t>> counts;
+  for (int64_t step = 0; step < program.size(); ++step) {
+    auto& kinds = counts.emplace_back();
+    for (int32_t kind = 0; kind < kNumCounters; ++kind) {
+      kinds.push_back(program.count(step, static_cast<Counter>(kind)));
+    }
+  }
+  return counts;
+}
+
 StepSpec step_of(std::string op, const std::vector<OperandTuple>& inputs, const std::vector<OperandTuple>& outputs,
                  std::vector<uint64_t> weights, std::map<std::string, int64_t> ints, std::map<std::string, double> floats,
                  std::map<std::string, std::vector<int32_t>> lists) {
   return {std::move(op),   operands(inputs),  operands(outputs), std::move(weights),
           std::move(ints), std::move(floats), std::move(lists)};
+}
+
+KvSlot kv_slot(const std::map<std::string, uint64_t>& kv, const std::string& part) {
+  const auto type = static_cast<KvType>(kv.at(part + "_type"));
+  if (type > KvType::kInt4 || (type == KvType::kInt4 && part == "key")) {
+    throw std::invalid_argument("kv: no such format of a " + part);
+  }
+  return {type, static_cast<int64_t>(kv.at(part + "_bytes")), static_cast<int64_t>(kv.at(part + "_data_bytes"))};
 }
 
 KvPool kv_pool(const std::map<std::string, uint64_t>& kv) {
@@ -89,13 +108,13 @@ KvPool kv_pool(const std::map<std::string, uint64_t>& kv) {
   pool.base = reinterpret_cast<uint8_t*>(kv.at("address"));
   pool.num_blocks = static_cast<int64_t>(kv.at("num_blocks"));
   pool.block_bytes = static_cast<int64_t>(kv.at("block_bytes"));
-  pool.slot_bytes = static_cast<int64_t>(kv.at("slot_bytes"));
-  pool.data_bytes = static_cast<int64_t>(kv.at("data_bytes"));
   pool.layers = static_cast<int32_t>(kv.at("layers"));
-  pool.kv_heads = static_cast<int32_t>(kv.at("kv_heads"));
-  pool.head_dim = static_cast<int32_t>(kv.at("head_dim"));
-  pool.int8 = kv.at("int8") != 0;
-  if (pool.kv_heads < 1 || pool.head_dim < 4 || pool.head_dim % 4 != 0) {
+  pool.first.base = pool.base;
+  pool.first.kv_heads = static_cast<int32_t>(kv.at("kv_heads"));
+  pool.first.head_dim = static_cast<int32_t>(kv.at("head_dim"));
+  pool.first.keys = kv_slot(kv, "key");
+  pool.first.values = kv_slot(kv, "value");
+  if (pool.first.kv_heads < 1 || pool.first.head_dim < 4 || pool.first.head_dim % 4 != 0) {
     throw std::invalid_argument("kv: head_dim must be a multiple of 4");
   }
   return pool;
@@ -167,6 +186,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // the runtime's threads live as long as the process
   nb::exception<IsaError>(m, "IsaError", PyExc_RuntimeError);
 
+  m.attr("COUNTERS") = nb::cast(std::vector<std::string>(kCounterNames, kCounterNames + kNumCounters));
   m.def("runnable_isas", &runnable_isas, "ISAs that can run here, plainest first");
   m.def(
       "select_isa", [](const std::string& isa) { return std::string(kernels(isa).isa); }, "isa"_a = "",
@@ -210,6 +230,8 @@ NB_MODULE(_native, m) {
           },
           "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
       .def_prop_ro("size", &Program::size)
+      .def("counts", &counts_of, "What each step has counted since the last reset, one number for each of COUNTERS")
+      .def("reset_counts", &Program::reset_counts)
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 
   m.def("sample", &sample, "logits"_a, "choices"_a, "ids"_a, "pool"_a, "isa"_a = "",

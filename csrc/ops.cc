@@ -152,6 +152,7 @@ class NormOp : public Op {
     args_.features = x_.features;
     args_.width = s.i("head_dim") != 0 ? s.i("head_dim") : x_.features;
     args_.eps = s.f("eps");
+    args_.clamp = s.f("clamp", 0);
     size_t next = 0;
     sum_ = s.i("store_sum") != 0 ? static_cast<int>(next++) : -1;
     out_ = s.i("store_out") != 0 ? static_cast<int>(next++) : -1;
@@ -168,6 +169,8 @@ class NormOp : public Op {
   void run(const Run& run) const override {
     Norm a = args_;
     a.x = run.in(x_);
+    a.clamped = run.counter(kClamped);
+    a.nonfinite = run.counter(kNonfinite);
     if (spec_.inputs.size() == 2) {
       a.residual = run.in(spec_.inputs[1]);
     }

@@ -23,6 +23,7 @@ const char* const kIndexNames[3] = {"ids", "positions", "types"};
 
 int64_t StepSpec::i(const std::string& name) const { return find(*this, ints, name); }
 float StepSpec::f(const std::string& name) const { return static_cast<float>(find(*this, floats, name)); }
+float StepSpec::f(const std::string& name, float otherwise) const { return floats.count(name) != 0 ? f(name) : otherwise; }
 const std::vector<int32_t>& StepSpec::list(const std::string& name) const { return find(*this, lists, name); }
 
 Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const std::vector<int64_t>& space_bytes,
@@ -36,10 +37,21 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, c
 
 void Program::add(const StepSpec& step) {
   ops_.push_back(make_op(step, kv_, limits_));
+  counts_.resize(ops_.size() * kNumCounters);
   scratch_floats_ = std::max(scratch_floats_, ops_.back()->scratch_floats(kernels_));
   if (const int64_t shared = ops_.back()->shared_floats(); shared > shared_floats_) {
     shared_.reset(new float[static_cast<size_t>(shared)]);  // not initialized: the system commits what is used
     shared_floats_ = shared;
+  }
+}
+
+int64_t Program::count(int64_t step, Counter kind) const {
+  return __atomic_load_n(&counts_[static_cast<size_t>(step * kNumCounters + kind)], __ATOMIC_RELAXED);
+}
+
+void Program::reset_counts() {
+  for (int64_t& count : counts_) {
+    __atomic_store_n(&count, 0, __ATOMIC_RELAXED);
   }
 }
 
@@ -123,20 +135,22 @@ bool Program::run(const Batch& batch, uint8_t* arena, int64_t arena_size, int64_
     }
   }
   uint8_t* const rows = arena + batch.num_tokens * space_bytes_[0];
-  const Run step{batch,
-                 kernels_,
-                 *pool_,
-                 kv_,
-                 abort,
-                 {arena, rows, rows + batch.num_rows * space_bytes_[1]},
-                 {batch.num_tokens, batch.num_rows, batch.num_sequences},
-                 token_block_,
-                 tiles_,
-                 shared_.get()};
+  Run step{batch,
+           kernels_,
+           *pool_,
+           kv_,
+           abort,
+           {arena, rows, rows + batch.num_rows * space_bytes_[1]},
+           {batch.num_tokens, batch.num_rows, batch.num_sequences},
+           token_block_,
+           tiles_,
+           shared_.get(),
+           nullptr};
   for (int64_t i = first; i < last; ++i) {
     if (abort != nullptr && *abort != 0) {
       return false;
     }
+    step.counters = counts_.data() + i * kNumCounters;
     ops_[i]->run(step);
   }
   return abort == nullptr || *abort == 0;

@@ -32,6 +32,7 @@ struct StepSpec {
 
   int64_t i(const std::string& name) const;
   float f(const std::string& name) const;
+  float f(const std::string& name, float otherwise) const;  // `otherwise` where it is absent
   const std::vector<int32_t>& list(const std::string& name) const;
 };
 
@@ -44,10 +45,21 @@ struct Batch {
 
 struct KvPool {
   uint8_t* base = nullptr;
-  int64_t num_blocks = 0, block_bytes = 0, slot_bytes = 0, data_bytes = 0;
-  int32_t layers = 0, kv_heads = 0, head_dim = 0;
-  bool int8 = true;
+  int64_t num_blocks = 0, block_bytes = 0;
+  int32_t layers = 0;
+  KvLayer first;  // layer 0, whose base is the pool's
+
+  KvLayer layer(int64_t index) const {
+    KvLayer l = first;
+    l.base = base + index * l.bytes();
+    return l;
+  }
 };
+
+// What a step counts while it runs, by kind (kCounterNames): values that a norm's clamp caught, attention scores beyond their limit,
+// rows that a static quantization left to the dynamic one, rows of a norm that are not finite.
+enum Counter : int32_t { kClamped = 0, kScores = 1, kFallback = 2, kNonfinite = 3, kNumCounters = 4 };
+constexpr const char* kCounterNames[kNumCounters] = {"clamped", "scores", "fallback", "nonfinite"};
 
 // Queries [token_begin, token_end) of a sequence. Split: one of the `chunks` chunks of keys, whose partial sums go to `partial`.
 struct QueryTile {
@@ -68,8 +80,10 @@ struct Run {
   int64_t count[3];
   std::vector<int64_t>& token_block;  // byte offset of each token's block in the pool
   std::vector<QueryTile>& tiles;
-  float* shared;  // scratch that all threads see
+  float* shared;      // scratch that all threads see
+  int64_t* counters;  // of the step that runs, one of each kind; kernels add to them atomically
 
+  int64_t* counter(Counter kind) const { return counters + kind; }
   uint8_t* at(const Operand& o) const { return base[o.space] + o.offset * count[o.space] + o.column_bytes; }
   Rows<float> rows(const Operand& o) const { return {reinterpret_cast<float*>(at(o)), o.row_bytes}; }
   Rows<const float> in(const Operand& o) const { return {reinterpret_cast<const float*>(at(o)), o.row_bytes}; }
@@ -120,6 +134,10 @@ class Program {
   // cannot run. Concurrent calls take turns.
   bool run(const Batch& batch, uint8_t* arena, int64_t arena_size, int64_t first, int64_t last, const volatile int32_t* abort);
 
+  // What step `step` has counted of a kind since the last reset; any thread may ask at any time.
+  int64_t count(int64_t step, Counter kind) const;
+  void reset_counts();
+
  private:
   void check(const Batch& batch, int64_t arena_size, int64_t first, int64_t last) const;
   void check_kv(const Batch& batch) const;
@@ -129,6 +147,7 @@ class Program {
   int64_t space_bytes_[3];
   KvPool kv_;
   std::vector<std::unique_ptr<Op>> ops_;
+  std::vector<int64_t> counts_;  // [step][kind]
   Limits limits_;
   int64_t scratch_floats_ = 16;
   int64_t shared_floats_ = 0;

@@ -42,6 +42,7 @@ class QkvAttentionOp : public Op {
     attention_.heads = attention_.kv_heads = static_cast<int32_t>(width_ / head_dim);
     attention_.head_dim = static_cast<int32_t>(head_dim);
     attention_.scale = s.f("scale");
+    attention_.limit = s.f("score_limit", 0);
   }
 
   void run(const Run& run) const override {
@@ -93,6 +94,7 @@ class QkvAttentionOp : public Op {
     AttentionFull a = attention_;
     a.q = {q, row_bytes}, a.k = {q + width_, row_bytes}, a.v = {q + 2 * width_, row_bytes};
     const Rows<float> o = run.rows(o_);
+    a.beyond = run.counter(kScores);
     a.o = {o.data + run.batch.starts[sequence] * (o.row_bytes / 4) + group * width_, o.row_bytes};
     return a;
   }

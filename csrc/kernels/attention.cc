@@ -1,85 +1,12 @@
 // Causal attention over the paged cache; the arithmetic is attention_tile.h's.
 //
 // Rows are tokens x the head group, token by token, so the rows that see a tile are a suffix. A tile of keys or values is
-// dequantized once into L1 and serves all of them.
-#include "kernels/attention_direct.h"
-#include "kernels/attention_tile.h"
+// widened once into L1 and serves all of them.
+#include "kernels/attention_slots.h"
 #include "kernels/rows.h"
 
 namespace taut::TAUT_ISA_NS {
 namespace {
-
-// [a / 4][b][4] int8 -> [a][stride] float, `a` a multiple of 4.
-TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride, float* y) {
-  for (int64_t quad = 0; quad < a / 4; ++quad) {
-    const int8_t* source = x + quad * b * 4;
-    float* row = y + quad * 4 * stride;
-    int64_t i = 0;
-    for (; i + 16 <= b; i += 16) {
-      const i32x16 v = load_i32(source + i * 4);
-      store(row + i, quad_value<0>(v));
-      store(row + stride + i, quad_value<1>(v));
-      store(row + 2 * stride + i, quad_value<2>(v));
-      store(row + 3 * stride + i, quad_value<3>(v));
-    }
-    for (; i < b; ++i) {
-      for (int64_t j = 0; j < 4; ++j) {
-        row[j * stride + i] = static_cast<float>(source[i * 4 + j]);
-      }
-    }
-  }
-}
-
-// [a / 4][b][4] int8 -> [a / 2][stride] pairs of bf16, in which int8 is exact; `a` a multiple of 4.
-TAUT_FN void unpack_quads(const int8_t* x, int64_t a, int64_t b, int64_t stride, int32_t* y) {
-  for (int64_t quad = 0; quad < a / 4; ++quad) {
-    const int8_t* source = x + quad * b * 4;
-    int32_t *row = y + quad * 2 * stride, *next = row + stride;
-    int64_t i = 0;
-    for (; i + 16 <= b; i += 16) {
-      const i32x16 v = load_i32(source + i * 4);
-      store_i32(row + i, join_pairs(quad_value<0>(v), quad_value<1>(v)));
-      store_i32(next + i, join_pairs(quad_value<2>(v), quad_value<3>(v)));
-    }
-    for (; i < b; ++i) {
-      const i32x16 pair = join_pairs(set1(source[i * 4]), set1(source[i * 4 + 1]));
-      const i32x16 other = join_pairs(set1(source[i * 4 + 2]), set1(source[i * 4 + 3]));
-      store_n(reinterpret_cast<float*>(row + i), as_f32(pair), 1);
-      store_n(reinterpret_cast<float*>(next + i), as_f32(other), 1);
-    }
-  }
-}
-
-// [a][b] float -> [a / 2][stride] pairs, `a` even, whatever lies beyond b up to a multiple of 16 is 0.
-TAUT_FN void round_rows(const float* x, int64_t a, int64_t b, int64_t stride, int32_t* y) {
-  for (int64_t row = 0; row < a; row += 2, x += 2 * b, y += stride) {
-    for (int64_t i = 0; i < b; i += 16) {
-      store_i32(y + i, round_pairs(load_n(x + i, b - i), load_n(x + b + i, b - i)));
-    }
-  }
-}
-
-// The slots of one KV head, tile by tile from the first of a chunk.
-struct Slots {
-  const KvLayer& kv;
-  const uint8_t* base;  // of the head's keys, or values, in block 0
-  const int32_t* table;
-  int64_t block_bytes;
-
-  TAUT_MEMBER const uint8_t* operator()(int64_t tile) const { return base + table[tile] * block_bytes; }
-  TAUT_MEMBER const int8_t* quads(int64_t tile) const { return reinterpret_cast<const int8_t*>((*this)(tile)); }
-  TAUT_MEMBER const float* floats(int64_t tile) const { return reinterpret_cast<const float*>((*this)(tile)); }
-  // Null for float slots.
-  TAUT_MEMBER const float* scales(int64_t tile) const {
-    return kv.int8 ? reinterpret_cast<const float*>((*this)(tile) + kv.data_bytes) : nullptr;
-  }
-  TAUT_MEMBER void fetch(int64_t tile) const {
-    const uint8_t* slot = (*this)(tile);
-    for (int64_t i = 0; i < kv.slot_bytes; i += 64) {
-      prefetch(slot + i);
-    }
-  }
-};
 
 // One chunk of one call: which of its rows see how much.
 struct Chunk {
@@ -109,64 +36,27 @@ struct Chunk {
   TAUT_MEMBER int64_t row_begin_of_key(int64_t key) const { return key > first_position ? (key - first_position) * group : 0; }
 };
 
-// The tile's keys as s.keys: [head_dim][32] float where they lie or unpacked, or pairs.
-template <bool kBf16>
-TAUT_FN void load_keys(const Slots& slots, int64_t tile, AttentionState& s) {
-  const int64_t d = s.head_dim;
-  if (kBf16) {
-    slots.kv.int8 ? unpack_quads(slots.quads(tile), d, kTileKeys, kTileKeys, pairs_at(s.keys))
-                  : round_rows(slots.floats(tile), d, kTileKeys, kTileKeys, pairs_at(s.keys));
-  } else if (slots.kv.int8) {
-    unpack_quads(slots.quads(tile), d, kTileKeys, kTileKeys, s.keys);
-  } else {
-    s.keys = const_cast<float*>(slots.floats(tile));
-  }
-}
-
 template <bool kBf16>
 TAUT_OWN void score_tiles(const Chunk& c, AttentionState& s, bool direct) {
-  const KvLayer& kv = c.keys.kv;
   for (int64_t tile = 0; tile < c.tiles; ++tile) {
     float* scores = s.tile_scores(tile);
     const int64_t begin = c.row_begin(tile), whole = c.row_whole(tile), next = tile + 1 < c.tiles ? tile + 1 : tile;
     if (direct) {
-      for_row_tiles(0, c.rows, DirectScores{s, scores, c.keys.quads(tile), c.keys.quads(next) - c.keys.quads(tile)});
-    } else {
-      if (kv.int8) {
-        c.keys.fetch(next);
+      const int64_t ahead = c.keys(next) - c.keys(tile);
+      if (c.keys.slot.type == KvType::kInt8) {
+        for_row_tiles(0, c.rows, DirectScores<4>{s, scores, c.keys.quads(tile), ahead});
+      } else {
+        for_row_tiles(0, c.rows, DirectScores<2>{s, scores, c.keys.quads(tile), ahead});
       }
+    } else {
+      c.keys.fetch(next);
       load_keys<kBf16>(c.keys, tile, s);
       for_row_tiles(begin, c.rows, ScoreTile<kBf16>{s, scores});
     }
     const auto visible = [&](int64_t row) { return c.visible(row, tile); };
-    settle<false>(s, scores, begin, whole, visible, c.keys.scales(tile));
-    settle<true>(s, scores, begin > whole ? begin : whole, c.rows, visible, c.keys.scales(tile));
+    settle_tile<false>(s, scores, begin, whole, visible, c.keys.scales(tile));
+    settle_tile<true>(s, scores, begin > whole ? begin : whole, c.rows, visible, c.keys.scales(tile));
   }
-}
-
-// The tile's values as [32][padded] float: unpacked into `place`, or float slots used where they lie; or as pairs in `place`.
-template <bool kBf16>
-TAUT_FN const float* load_values(const Slots& slots, int64_t tile, const AttentionState& s, float* place) {
-  const int64_t d = s.head_dim;
-  if (kBf16) {
-    slots.kv.int8 ? unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, pairs_at(place))
-                  : round_rows(slots.floats(tile), kTileKeys, d, s.padded, pairs_at(place));
-    return place;
-  }
-  if (slots.kv.int8) {
-    unpack_quads(slots.quads(tile), kTileKeys, d, s.padded, place);
-    return place;
-  }
-  const float* v = slots.floats(tile);
-  if (s.padded == d) {
-    return v;
-  }
-  for (int64_t t = 0; t < kTileKeys; ++t) {
-    for (int64_t i = 0; i < d; i += 16) {
-      store(place + t * s.padded + i, load_n(v + t * d + i, d - i));
-    }
-  }
-  return place;
 }
 
 template <bool kBf16>
@@ -176,14 +66,19 @@ TAUT_OWN void output_tiles(const Chunk& c, const AttentionState& s, bool direct)
       weigh<kBf16>(s, tile, 0, c.values.scales(tile));
     }
     const auto quads = [&](int64_t tile) { return c.values.quads(tile); };
-    for_row_tiles(0, c.rows, DirectOutput<decltype(quads)>{s, c.tiles, c.visible(c.rows - 1, c.tiles - 1), quads});
+    const int64_t visible = c.visible(c.rows - 1, c.tiles - 1);
+    if (c.values.slot.type == KvType::kInt8) {
+      for_row_tiles(0, c.rows, DirectOutput<4, decltype(quads)>{s, c.tiles, visible, quads});
+    } else {
+      for_row_tiles(0, c.rows, DirectOutput<2, decltype(quads)>{s, c.tiles, visible, quads});
+    }
     return;
   }
   for (int64_t first = 0; first < c.tiles; first += kValueTiles) {
     const int64_t end = least(first + kValueTiles, c.tiles);
     const float* loaded[kValueTiles];
     for (int64_t tile = first; tile < end; ++tile) {
-      if (tile + 1 < c.tiles && c.keys.kv.int8) {
+      if (tile + 1 < c.tiles) {
         c.values.fetch(tile + 1);
       }
       weigh<kBf16>(s, tile, c.row_begin(tile), c.values.scales(tile));
@@ -206,21 +101,20 @@ TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, Attenti
   const KvLayer& kv = p.kv;
   const int64_t group = p.heads / kv.kv_heads, first_tile = number * p.chunk_tiles;
   const int64_t last_tile = p.positions[w.token_end - 1] / kTileKeys;
-  const uint8_t* slot = kv.base + w.kv_head * kv.slot_bytes;
   const int32_t* table = w.table + first_tile;
   const Chunk c{least(last_tile + 1 - first_tile, p.chunk_tiles),
                 first_tile * kTileKeys,
                 p.positions[w.token_begin],
                 s.rows,
                 group,
-                {kv, slot, table, p.block_bytes},
-                {kv, slot + kv.kv_heads * kv.slot_bytes, table, p.block_bytes}};
+                {kv.keys, kv.base + kv.key_offset(w.kv_head), table, p.block_bytes},
+                {kv.values, kv.base + kv.value_offset(w.kv_head), table, p.block_bytes}};
   const int64_t begin = c.row_begin(0);
-  const bool direct = !kBf16 && kv.int8 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
+  const bool direct = !kBf16 && s.rows == group && group <= kDirectRows && s.padded == kv.head_dim;
   begin_chunk(s, begin);
-  score_tiles<kBf16>(c, s, direct);
+  score_tiles<kBf16>(c, s, direct && c.keys.is_direct());
   end_scores(s, begin);
-  output_tiles<kBf16>(c, s, direct);
+  output_tiles<kBf16>(c, s, direct && c.values.is_direct());
   end_weights(s, begin);
   return begin;
 }
@@ -229,7 +123,9 @@ TAUT_FN int64_t attend_chunk(const Attention& p, const AttentionWork& w, Attenti
 template <bool kBf16>
 TAUT_FN AttentionState begin_rows(const Attention& p, const AttentionWork& w, float* scratch, Sums& joined) {
   const int64_t group = p.heads / p.kv.kv_heads, rows = (w.token_end - w.token_begin) * group, d = p.kv.head_dim;
-  const AttentionState s = make_state(scratch, d, rows, joined);
+  AttentionState s = make_state(scratch, d, rows, joined);
+  s.limit = p.limit;
+  s.beyond = p.beyond;
   for (int64_t row = 0; row < rows; ++row) {
     put_query<kBf16>(s, row, at(p.q, w.token_begin + row / group) + (w.kv_head * group + row % group) * d, p.scale);
   }

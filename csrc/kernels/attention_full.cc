@@ -76,9 +76,9 @@ TAUT_FN void attend(const float* k, int64_t k_stride, const float* v, int64_t v_
     for_row_tiles(0, s.rows, ScoreTile<kBf16>{s, s.tile_scores(tile)});
     const auto visible = [n](int64_t) { return n; };
     if (n == kTileKeys) {
-      settle<true>(s, s.tile_scores(tile), 0, s.rows, visible, nullptr);
+      settle_tile<true>(s, s.tile_scores(tile), 0, s.rows, visible, nullptr);
     } else {
-      settle<false>(s, s.tile_scores(tile), 0, s.rows, visible, nullptr);
+      settle_tile<false>(s, s.tile_scores(tile), 0, s.rows, visible, nullptr);
     }
   }
   end_scores(s, 0);
@@ -93,6 +93,8 @@ TAUT_FN void attend_sequence(const AttentionFull& p, int64_t seq_begin, int64_t 
   const int64_t length = seq_end - seq_begin, chunk_keys = p.chunk_tiles * kTileKeys;
   Sums joined;
   AttentionState s = make_state(scratch, d, rows, joined);
+  s.limit = p.limit;
+  s.beyond = p.beyond;
   for (int64_t row = 0; row < rows; ++row) {
     put_query<kBf16>(s, row, at(p.q, token_begin + row / group) + (kv_head * group + row % group) * d, p.scale);
   }

@@ -1,6 +1,6 @@
 // Attention arithmetic, one for all: prefill and decode, cached and not, any number of query rows. The keys are cut by absolute position
 // into chunks of `chunk_tiles` tiles of 32. Per query row and chunk, over the keys t that the row sees (q already times the softmax scale),
-//     s_t = (sum over d of q_d * k_td, fused in ascending d) * key scale
+//     s_t = (sum over d of q_d * k_td, fused in ascending d) * key scale, kept within [-limit, limit] where there is a limit
 //     m = max of s_t;  p_t = exp(s_t - m);  l = sum of p_t, in 16 lanes from tile to tile, then the canonical tree
 //     o_d = fused sum of p_t * value scale * v_td in ascending t
 // and chunks are joined in ascending order (join below); o / l at the end. So a chunk may be computed by any thread. A row never
@@ -50,6 +50,8 @@ struct AttentionState {
   float* values = nullptr;           // [tile][32][padded], kValueTiles of them
   float* lanes = nullptr;            // [rows][16], of scores the largest so far, of weights the total
   float* scores = nullptr;           // [tiles][rows][32]
+  float limit = 0;                   // of the scores' magnitude; 0: none
+  int64_t* beyond = nullptr;         // counts the scores beyond it
 
   float* tile_scores(int64_t tile) const { return scores + tile * rows * kTileKeys; }
 };
@@ -133,11 +135,13 @@ struct ScoreTile {
 };
 
 // The products of rows [begin, end) with one tile become scores: times the keys' scales (null: 1), minus infinity from key `visible(row)`
-// on (kWhole: all 32 are visible). The largest of each lane moves on.
-template <bool kWhole, typename Visible>
-TAUT_FN void settle(const AttentionState& s, float* tile, int64_t begin, int64_t end, const Visible& visible,
-                    const float* key_scale) {
+// on (kWhole: all 32 are visible). The largest of each lane moves on. kGuard: scores stay within the limit; how many would not have.
+template <bool kWhole, bool kGuard, typename Visible>
+TAUT_FN int64_t settle(const AttentionState& s, float* tile, int64_t begin, int64_t end, const Visible& visible,
+                       const float* key_scale) {
   const f32x16 one = set1(1.0f), hidden = set1(kMinusInfinity);
+  const f32x16 low = set1(-s.limit), high = set1(s.limit);
+  f32x16 beyond = zero();
   const bool scaled = key_scale != nullptr;
   const f32x16 scale_a = scaled ? load(key_scale) : one, scale_b = scaled ? load(key_scale + 16) : one;
   for (int64_t row = begin; row < end; ++row) {
@@ -147,16 +151,44 @@ TAUT_FN void settle(const AttentionState& s, float* tile, int64_t begin, int64_t
       a = mul(a, scale_a);
       b = mul(b, scale_b);
     }
+    f32x16 over_a = zero(), over_b = zero();
+    if (kGuard) {
+      over_a = select(lt(high, abs(a)), one, zero());
+      over_b = select(lt(high, abs(b)), one, zero());
+      a = max(low, min(high, a));  // a NaN stays one
+      b = max(low, min(high, b));
+    }
     if (!kWhole) {
       const int64_t n = visible(row);
-      a = select(first_n(least(n, 16)), a, hidden);
-      b = select(first_n(n < 16 ? 0 : n - 16), b, hidden);
+      const mask16 seen_a = first_n(least(n, 16)), seen_b = first_n(n < 16 ? 0 : n - 16);
+      a = select(seen_a, a, hidden);
+      b = select(seen_b, b, hidden);
+      over_a = select(seen_a, over_a, zero());
+      over_b = select(seen_b, over_b, zero());
     }
-    if (scaled || !kWhole) {
+    if (kGuard) {
+      beyond = add(beyond, add(over_a, over_b));
+    }
+    if (scaled || !kWhole || kGuard) {
       store(scores, a);
       store(scores + 16, b);
     }
     store(s.lanes + row * 16, max(load(s.lanes + row * 16), max(a, b)));
+  }
+  return kGuard ? static_cast<int64_t>(reduce_add(beyond)) : 0;
+}
+
+// settle, guarded where there is a limit.
+template <bool kWhole, typename Visible>
+TAUT_FN void settle_tile(const AttentionState& s, float* tile, int64_t begin, int64_t end, const Visible& visible,
+                         const float* key_scale) {
+  if (s.limit == 0) {
+    settle<kWhole, false>(s, tile, begin, end, visible, key_scale);
+    return;
+  }
+  const int64_t beyond = settle<kWhole, true>(s, tile, begin, end, visible, key_scale);
+  if (beyond != 0 && s.beyond != nullptr) {
+    __atomic_fetch_add(s.beyond, beyond, __ATOMIC_RELAXED);
   }
 }
 

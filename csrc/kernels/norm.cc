@@ -27,14 +27,35 @@ TAUT_FN float sum_of(const float* x, int64_t n) {
 // 1 / sqrt(x)
 TAUT_FN float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-TAUT_FN void normalize_span(const Norm& p, const float* x, float* y) {
+// False where the sum of squares is not finite: the span holds a NaN, an infinity, or numbers whose squares are too large.
+TAUT_FN bool normalize_span(const Norm& p, const float* x, float* y) {
   const int64_t n = p.width;
   const float count = static_cast<float>(n);
   const float mean = p.layer ? sum_of(x, n) / count : 0.0f;
-  const f32x16 centre = set1(mean), scale = set1(inverse_sqrt(sum_of_squares(x, n, mean) / count + p.eps));
+  const float squares = sum_of_squares(x, n, mean);
+  const f32x16 centre = set1(mean), scale = set1(inverse_sqrt(squares / count + p.eps));
   for (int64_t i = 0; i < n; i += 16) {
     const f32x16 unit = mul(sub(load_n(x + i, n - i), centre), scale), gain = load_n(p.gain + i, n - i);
     store_n(y + i, p.bias != nullptr ? fma(unit, gain, load_n(p.bias + i, n - i)) : mul(unit, gain), n - i);
+  }
+  return squares < __builtin_inff();
+}
+
+// y into [-limit, limit], a NaN stays one; how many values were beyond.
+TAUT_FN int64_t clamp_row(float* y, int64_t n, float limit) {
+  const f32x16 low = set1(-limit), high = set1(limit);
+  f32x16 beyond = zero();
+  for (int64_t i = 0; i < n; i += 16) {
+    const f32x16 value = load_n(y + i, n - i);
+    beyond = add(beyond, select(lt(high, abs(value)), set1(1.0f), zero()));
+    store_n(y + i, max(low, min(high, value)), n - i);
+  }
+  return static_cast<int64_t>(reduce_add(beyond));
+}
+
+TAUT_FN void count(int64_t* counter, int64_t number) {
+  if (number != 0 && counter != nullptr) {
+    __atomic_fetch_add(counter, number, __ATOMIC_RELAXED);
   }
 }
 
@@ -47,6 +68,7 @@ TAUT_FN void add_rows(const float* x, const float* residual, float* sum, int64_t
 }  // namespace
 
 void norm(const Norm& p, int64_t row_begin, int64_t row_end, float* scratch) {
+  int64_t clamped = 0, nonfinite = 0;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* x = at(p.x, row);
     if (p.residual.data != nullptr) {
@@ -58,12 +80,17 @@ void norm(const Norm& p, int64_t row_begin, int64_t row_end, float* scratch) {
     }
     float* y = p.out.data != nullptr ? at(p.out, row) : scratch + p.features + 16;
     for (int64_t begin = 0; begin < p.features; begin += p.width) {
-      normalize_span(p, x + begin, y + begin);
+      nonfinite += !normalize_span(p, x + begin, y + begin);
+    }
+    if (p.clamp > 0) {
+      clamped += clamp_row(y, p.features, p.clamp);
     }
     if (p.quantized.data != nullptr) {
       quantize_row(y, p.quantized, row);
     }
   }
+  count(p.clamped, clamped);
+  count(p.nonfinite, nonfinite);
 }
 
 }  // namespace taut::TAUT_ISA_NS

@@ -32,6 +32,8 @@ void norm_case(Check& check, const NormCase& c, uint64_t seed) {
                Norm p;
                p.layer = c.layer, p.x = x.in(), p.gain = gain.data(), p.bias = c.bias ? bias.data() : nullptr;
                p.features = c.features, p.width = c.width, p.eps = 1e-5f;
+               int64_t clamped = 0, nonfinite = 0;
+               p.clamp = seed % 5 < 2 ? 0.5f : 0.0f, p.clamped = &clamped, p.nonfinite = &nonfinite;
                if (c.residual) p.residual = residual.in();
                if (c.sum) p.sum = sum.out();
                if (c.out) p.out = out.out();
@@ -39,6 +41,7 @@ void norm_case(Check& check, const NormCase& c, uint64_t seed) {
                table.norm(p, 0, kRows, scratch.data());
                Words words = sum.words();
                append(words, out.words());
+               append(words, {static_cast<uint32_t>(clamped), static_cast<uint32_t>(nonfinite)});
                if (c.quantized) append(words, quantized.words());
                return words;
              });

@@ -47,6 +47,11 @@ PIN = Variable(
     "A precision for the linear layers of this name, as 'layers.*.down=fp16'; repeatable, the last match counts, or several separated by spaces.",
     "--pin",
 )
+KV = Variable(
+    "TAUT_KV",
+    "Of the KV cache: fp32, bf16, int8 or k8v4 (keys int8, values 4 bits); default int8 beside linear layers of integers, else fp32.",
+    "--kv",
+)
 THREADS = Variable(
     "TAUT_THREADS", "Compute threads; default as many as CPU affinity and the cgroup's quota allow.", "--threads"
 )

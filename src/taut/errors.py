@@ -5,6 +5,7 @@ TautError
 ├── ModelError                the model cannot be used (exit 3)
 │   ├── ModelNotFoundError    no such folder, file, alias or hub id
 │   ├── ModelFormatError      a file is damaged or malformed; names file, offset, field
+│   │   └── Float16RangeError a weight is beyond float16, in which it should be kept
 │   └── UnsupportedModelError sound, but an architecture or feature that taut does not run
 ├── MemoryBudgetError         does not fit the memory budget (exit 5)
 ├── PortInUseError            the address is taken (exit 4)
@@ -55,6 +56,10 @@ class ModelFormatError(ModelError):
         )
         super().__init__(f"{where}: {message}" if where else message)
         self.file, self.field, self.offset = file, field, offset
+
+
+class Float16RangeError(ModelFormatError):
+    pass
 
 
 class UnsupportedModelError(ModelError):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from taut import checkpoint as checkpoints
 from taut import models, passes, plan
@@ -15,8 +15,8 @@ from taut.checkpoint import Checkpoint
 from taut.config import DEFAULT_PRECISION, LoadConfig
 from taut.engine.budget import Budget, check_given, grant
 from taut.engine.engine import Engine, Executor
-from taut.engine.kv_cache import KVLayout, KVPool, aligned_bytes
-from taut.errors import UsageError
+from taut.engine.kv_cache import Format, KVLayout, KVPool, aligned_bytes
+from taut.errors import Float16RangeError, UsageError
 from taut.graph import Graph, Node
 from taut.kernels.attention import POLICIES
 from taut.kernels.table import BF16_BACKENDS, select
@@ -25,6 +25,7 @@ from taut.passes.shift_bias import SHIFTED
 from taut.plan import cache
 from taut.plan import text as plan_text
 from taut.plan.weights import WeightStore, store_bytes
+from taut.quality import ranges
 from taut.scheduler.blocks import BlockPool
 from taut.scheduler.loop import Loop
 from taut.scheduler.scheduler import Limits, Scheduler
@@ -48,6 +49,7 @@ class Loaded:
     scheduler: Scheduler
     loop: Loop
     runtime: Any  # the native runtime; None for the reference executor
+    widened: tuple[str, ...] = ()  # linear layers that are bf16, for float16 does not hold their weights
 
     @property
     def context_len(self) -> int:
@@ -64,6 +66,11 @@ class Loaded:
         disabled = {"quantize", "narrow_weights"} & set(self.config.disable_passes)
         if disabled and self.plan.precision != _asked(self.config, self.checkpoint):
             parts[0] += f" (the {' and the '.join(sorted(disabled))} pass is disabled)"
+        if self.widened:
+            more = ", …" if len(self.widened) > 2 else ""
+            parts.append(
+                f"bf16 where float16 ends: {counted(len(self.widened), 'layer')} ({', '.join(self.widened[:2])}{more})"
+            )
         if self.kv_precision not in (None, self.plan.precision):
             parts.append(f"KV cache {self.kv_precision}")
         return ", ".join(parts)
@@ -81,6 +88,7 @@ class Loaded:
             "kind": self.built.kind,
             "precision": self.plan.precision,
             "kv_precision": self.kv_precision,
+            "widened_layers": list(self.widened),
             "executor": self.config.executor,
             "isa": None if self.runtime is None else self.runtime.isa,
             "threads": None if self.runtime is None else self.runtime.threads,
@@ -99,7 +107,7 @@ class Loaded:
         }
 
     def explain(self, *, every_layer: bool = False) -> str:
-        options = _pass_options(self.config, self.checkpoint, self.built)
+        options = _pass_options(self.config, self.checkpoint, self.built, self.widened)
         lines = ["passes"]
         for name, reason in passes.PIPELINE:
             lines.append(f"  {'✓' if passes.is_run(name, options) else '–'} {name:16} {reason}")
@@ -170,26 +178,38 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None) -> Loaded:
+def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None, widened: tuple[str, ...] = ()) -> Loaded:
+    """`widened`: linear layers that stay bf16 because float16 does not hold their weights."""
     built = models.build(checkpoint, context_len=config.max_context)
-    graph = passes.optimize(built.graph, _pass_options(config, checkpoint, built))
+    if config.kv_precision is not None and built.kind != "decoder":
+        raise UsageError(f"kv_precision {config.kv_precision} is given, but an encoder has no KV cache; leave it out")
+    graph = passes.optimize(built.graph, _pass_options(config, checkpoint, built, widened))
     runtime, target = _machine(config)
     made = plan.make(graph, target, _precision(graph))
     budget = _grant(config, checkpoint, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
-    store = _load_weights(graph, _Renamed(checkpoint, built.renamed), allocate, runtime, progress)
+    source = _Renamed(checkpoint, built.renamed)
+    try:
+        store = _load_weights(graph, source, allocate, runtime, progress)
+    except Float16RangeError:
+        if widened or not (beyond := ranges.beyond_float16(graph, source)):
+            raise
+    else:
+        beyond = ()
+    if beyond:
+        return _load(checkpoint, config, progress, beyond)
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
     kv = KVPool(_kv_layout(config, checkpoint, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     executor = _executor(config, graph, made, store, kv, runtime)
     engine = Engine(executor, kv) if runtime is None else Engine(executor, kv, runtime.sample)
     longest = min(built.context_len, budget.kv_tokens or built.context_len)
     limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
-    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, made.digest.encode()))
+    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, f"{made.digest} {_kv_format(config)}".encode()))
     tokenizer = checkpoint.tokenizer
     stream = tokenizer.stream if tokenizer is not None else None
     end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()
     loop = Loop(engine, scheduler, stream, end_ids, built.vocab_size)
-    return Loaded(config, checkpoint, built, graph, made, store, budget, engine, scheduler, loop, runtime)
+    return Loaded(config, checkpoint, built, graph, made, store, budget, engine, scheduler, loop, runtime, widened)
 
 
 def _load_weights(graph: Graph, source: _Renamed, allocate: Any, runtime: Any, progress: Progress | None) -> WeightStore:
@@ -205,10 +225,13 @@ def _load_weights(graph: Graph, source: _Renamed, allocate: Any, runtime: Any, p
     return kept.load(graph, source, allocate, runtime.packers, runtime.pool, progress, make_text)
 
 
-def _pass_options(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel) -> passes.Options:
-    disabled, stated = tuple(config.disable_passes), checkpoint.quantization
+def _pass_options(
+    config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel, widened: tuple[str, ...] = ()
+) -> passes.Options:
+    disabled, stated, kv = tuple(config.disable_passes), checkpoint.quantization, _kv_format(config, checkpoint)
     if stated is None:
-        return passes.Options(config.precision or DEFAULT_PRECISION, disabled, pins=passes.parse_pins(tuple(config.pins)))
+        pins = passes.parse_pins((*config.pins, *ranges.pins(widened, "bf16")))
+        return passes.Options(config.precision or DEFAULT_PRECISION, disabled, pins=pins, kv=kv)
     if config.precision not in (None, stated.scheme) or config.pins:
         asked = f"precision {config.precision}" if config.precision not in (None, stated.scheme) else "pins"
         raise UsageError(
@@ -222,7 +245,8 @@ def _pass_options(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel)
     by_name = {name: key for key, name in built.renamed.items()}
     layers = {by_name[name]: layer for name, layer in stated.layers.items() if name in by_name}
     static = {key: layer.static for key, layer in layers.items() if layer.static is not None}
-    return passes.Options(stated.scheme, disabled, formats={key: layer.scheme for key, layer in layers.items()}, static=static)
+    formats = {key: layer.scheme for key, layer in layers.items()}
+    return passes.Options(stated.scheme, disabled, kv=kv, formats=formats, static=static)
 
 
 def _asked(config: LoadConfig, checkpoint: Checkpoint) -> str:
@@ -261,9 +285,12 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
 
 
 def _kv_layout(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel) -> KVLayout:
-    return KVLayout(
-        built.layers, built.kv_heads, built.head_dim, "int8" if _asked(config, checkpoint).startswith("int") else "fp32"
-    )
+    return KVLayout(built.layers, built.kv_heads, built.head_dim, _kv_format(config, checkpoint))
+
+
+def _kv_format(config: LoadConfig, checkpoint: Checkpoint) -> Format:
+    stated = checkpoint.quantization.kv if checkpoint.quantization is not None else None
+    return cast(Format, config.kv_precision or stated or ("int8" if _asked(config, checkpoint).startswith("int") else "fp32"))
 
 
 def _step_tokens(config: LoadConfig, built: BuiltModel) -> int:

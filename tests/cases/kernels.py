@@ -56,8 +56,8 @@ def plain(op: str, features: int, inputs: int = 1, **attrs: Any) -> Case:
     return Case(op, (features,) * inputs, ((features, "f32"),), (), attrs)
 
 
-def full(heads: int, kv_heads: int, head_dim: int, *, bf16: bool = False) -> Case:
-    attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "softmax_keys": 64}
+def full(heads: int, kv_heads: int, head_dim: int, *, bf16: bool = False, **more: Any) -> Case:
+    attrs = {**more, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "softmax_keys": 64}
     q, kv = heads * head_dim, kv_heads * head_dim
     if bf16:  # one softmax: a chunk's own largest score would round its weights elsewhere
         return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), {**attrs, "softmax_keys": 0, "bf16": True}, 83, 3e-4)
@@ -88,6 +88,8 @@ NORMS = (
     norm("layer_norm", 384),
     norm("layer_norm", 37, add=True),
     norm("layer_norm", 96, add=True, store_sum=True, group=32),
+    norm("layer_norm", 100, clamp=0.75),
+    norm("rms_norm", 128, clamp=1.5, add=True, store_sum=True, group=64),
 )
 ELEMENTWISE = (
     *(plain(op, features) for op in ("silu", "gelu", "gelu_tanh", "relu", "tanh") for features in (64, 35)),
@@ -120,5 +122,6 @@ FULL = (
     full(3, 3, 64, bf16=True),
     full(2, 1, 20, bf16=True),
     full(1, 1, 7, bf16=True),
+    full(4, 2, 20, score_limit=0.5),
 )
 CASES = (*LINEARS, *NORMS, *ELEMENTWISE, *FULL)

@@ -14,7 +14,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     loads["model"] = decoder
     flags = "--precision fp32 --threads 2 --memory 4GiB --max-context 99 --executor reference --disable-pass a --disable-pass b --exact"
     flags += " --pin a=fp16 --pin b=int8"
-    flags += " --attention plain"
+    flags += " --attention plain --kv k8v4"
     ok("inspect", "some/model", *flags.split())
     expected = {
         "precision": "fp32",
@@ -23,6 +23,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
         "max_context": 99,
         "executor": "reference",
         "pins": ("a=fp16", "b=int8"),
+        "kv_precision": "k8v4",
         "attention": "plain",
         "disable_passes": ("a", "b"),
         "exact": True,
@@ -31,7 +32,7 @@ def test_model_options_and_their_twins(loads: dict[str, Any], decoder: Model) ->
     assert loads["ref"] == "some/model"
     assert loads["options"] == expected
     twins = {"PRECISION": "fp32", "THREADS": "2", "MEMORY": "4GiB", "MAX_CONTEXT": "99", "EXECUTOR": "reference", "EXACT": "1"}
-    twins["ATTENTION"] = "plain"
+    twins["ATTENTION"], twins["KV"] = "plain", "k8v4"
     lists = {"TAUT_DISABLE_PASS": "a b", "TAUT_PIN": "a=fp16 b=int8"}
     result = run("inspect", "some/model", **lists, **{f"TAUT_{name}": value for name, value in twins.items()})
     assert result.exit_code == 0, result.output

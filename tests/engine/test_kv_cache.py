@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from taut.engine.kv_cache import BLOCK_TOKENS, KVLayout, KVPool
+from taut.engine.kv_cache import BLOCK_TOKENS, Format, KVLayout, KVPool
+
+FORMATS = get_args(Format)
 
 
-@pytest.mark.parametrize("format_", ["int8", "fp32"])
+@pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("head_dim", [4, 12, 16, 64, 80, 128])
 def test_every_address_is_a_multiple_of_128(format_: str, head_dim: int) -> None:
     layout = KVLayout(3, 2, head_dim, format_)  # type: ignore[arg-type]
     pool = KVPool(layout, 5)
-    ends = set()
+    ends: list[tuple[int, int]] = []
     for block in range(5):
         begin = pool.address + block * layout.block_bytes
         assert begin % 128 == 0
@@ -21,9 +26,11 @@ def test_every_address_is_a_multiple_of_128(format_: str, head_dim: int) -> None
             for part in (0, 1):
                 for head in range(2):
                     slot = begin + layout.slot_offset(layer, part, head)
-                    assert slot % 128 == 0 and slot not in ends
-                    ends.add(slot)
-    assert layout.slot_bytes >= BLOCK_TOKENS * head_dim and max(ends) + layout.slot_bytes <= pool.address + pool.memory.nbytes
+                    assert slot % 128 == 0
+                    ends.append((slot, slot + layout.slots[part].nbytes))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends)), "slots share no bytes"
+    assert ends[-1][1] == pool.address + pool.memory.nbytes
+    assert all(slot.nbytes >= BLOCK_TOKENS * head_dim / 2 for slot in layout.slots)
 
 
 @pytest.mark.parametrize("format_", ["int8", "fp32"])

@@ -54,6 +54,12 @@ SHAPES = (
     Shape(3, 1, 80, "fp32", rotary_dim=40),
     Shape(1, 1, 4),
     Shape(8, 1, 8, rotary_dim=8),
+    Shape(9, 3, 64, "bf16", rotary_dim=64),
+    Shape(3, 1, 80, "bf16", rotary_dim=40),
+    Shape(2, 1, 20, "bf16"),
+    Shape(9, 3, 64, "k8v4", rotary_dim=64),
+    Shape(4, 2, 80, "k8v4"),
+    Shape(1, 1, 4, "k8v4"),
 )
 
 
@@ -134,13 +140,22 @@ def test_matches_reference(shape: Shape, isa: str, softmax_keys: int) -> None:
     k = qkv[1]
     if shape.rotary_dim:
         (k,) = ops.find("rope").run([k], table, rope_attrs, context)
-    step = 1 / 127 if shape.format == "int8" else 1e-6  # what was stored is what was given, rounded
     for s, table_row in enumerate(batch.tables):
         own = slice(batch.starts[s], batch.starts[s + 1])
         stored_k, stored_v = pool.read(1, table_row, int(batch.context[s]))
-        for stored, given in ((stored_k, k[own]), (stored_v, qkv[2][own])):
+        for slot, stored, given in zip(shape.layout.slots, (stored_k, stored_v), (k[own], qkv[2][own]), strict=True):
             heads = given.reshape(stored.shape)
-            assert (np.abs(stored - heads) <= 0.51 * step * np.abs(heads).max(axis=-1, keepdims=True) + 1e-7).all()
+            assert (np.abs(stored - heads) <= rounding(slot.kind, heads) + 1e-7).all(), (
+                "what was stored is what was given, rounded"
+            )
+
+
+def rounding(kind: str, heads: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How far a stored number may lie from the given one, (tokens, heads, head_dim)."""
+    largest = np.abs(heads).max(axis=-1, keepdims=True)
+    if kind == "int4":  # half a step of the whole row's range, and float16's rounding of both ends
+        return (0.51 / 15 + 2**-10) * 2 * largest
+    return {"fp32": 1e-6 * largest, "bf16": 2**-8.9 * np.abs(heads), "int8": 0.51 / 127 * largest}[kind]
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if not shape.rotary_dim], ids=names)
@@ -191,7 +206,14 @@ def test_chunks_company_and_blocks_do_not_matter(shape: Shape) -> None:
     assert np.concatenate(rows).tobytes() == whole.tobytes()
 
 
-LONG = (Shape(9, 3, 64), Shape(2, 2, 64, "fp32"), Shape(5, 1, 20), Shape(2, 1, 128))
+LONG = (
+    Shape(9, 3, 64),
+    Shape(2, 2, 64, "fp32"),
+    Shape(5, 1, 20),
+    Shape(2, 1, 128),
+    Shape(3, 1, 64, "bf16"),
+    Shape(3, 1, 64, "k8v4"),
+)
 
 
 @pytest.mark.parametrize("softmax_keys", CHUNKS)

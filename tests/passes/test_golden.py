@@ -17,6 +17,7 @@ NEEDED = {
     "fuse_gate": ("fuse_gate_up", "quantize"),
     "fuse_requantize": ("fuse_gate_up", "fuse_gate", "fuse_bias_act", "quantize"),
     "fuse_residual": ("quantize",),
+    "guard": ("narrow_weights",),
 }
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -34,8 +35,9 @@ def test_single_pass(family: str, name: str) -> None:
     """Before and after one pass alone: the text differs where the pass applies, and what it leaves is well formed."""
     needed = NEEDED.get(name, ())
     others = tuple(other for other, _ in passes.PIPELINE if other != name and other not in needed)
-    before = passes.optimize(graphs()[family], passes.Options("int8", (*others, name)))
-    after = verify(passes.optimize(graphs()[family], passes.Options("fp16" if name == "narrow_weights" else "int8", others)))
+    precision = "fp16" if name == "guard" else "int8"
+    before = passes.optimize(graphs()[family], passes.Options(precision, (*others, name)))  # type: ignore[arg-type]
+    after = verify(passes.optimize(graphs()[family], passes.Options("fp16" if name == "narrow_weights" else precision, others)))  # type: ignore[arg-type]
     applies = {
         "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert", "fuse_gate": family != "bert",
             "fuse_qkv_attention": family == "bert",
@@ -111,3 +113,29 @@ def test_a_malformed_pin_is_refused(pin: str) -> None:
 def test_a_pin_that_names_no_layer_is_refused(precision: str, pinned: str) -> None:
     with pytest.raises(UsageError, match=r"'layers\.9\.\*' names no linear layer; layers are named as layers\.0\."):
         linears(precision, f"layers.9.*={pinned}")
+
+
+def guarded(precision: str, *pins: str, kv: str = "fp32", family: str = "llama", disabled: tuple[str, ...] = ()) -> set[str]:
+    options = passes.Options(precision, disabled, pins=passes.parse_pins(pins), kv=kv)  # type: ignore[arg-type]
+    nodes = passes.optimize(graphs()[family], options).nodes
+    assert all(node.attrs.get("clamp", 6e4) == 6e4 and node.attrs.get("score_limit", 5e4) == 5e4 for node in nodes)
+    return {node.name for node in nodes if "clamp" in node.attrs or "score_limit" in node.attrs}
+
+
+def test_guards_stand_where_fp16_is() -> None:
+    assert guarded("fp32") == guarded("bf16") == guarded("int8") == guarded("int4-g32") == set()
+    everywhere = guarded("fp16")
+    norms = {f"layers.{i}.{name}" for i in (0, 1) for name in ("attention_norm", "mlp_norm", "attention")} | {"final_norm"}
+    assert everywhere == norms
+    assert guarded("fp16", disabled=("guard",)) == set()
+    assert guarded("int8", "layers.0.down=fp16") == set(), "no norm feeds it"
+    assert guarded("int8", "layers.0.gate=fp16") == {"layers.0.mlp_norm"}
+    assert guarded("int8", "layers.1.k=fp16") == {"layers.1.attention_norm", "layers.1.attention"}
+    assert guarded("int8", kv="bf16") == guarded("fp32", kv="bf16") == {"layers.0.attention", "layers.1.attention"}
+    assert guarded("fp32", kv="k8v4") == set()
+
+
+def test_guards_follow_queries_through_norms_and_rotations() -> None:
+    assert {"layers.0.attention", "layers.1.attention"} < guarded("fp16", family="qwen3")
+    assert {"layers.0.attention", "embed_norm"} < guarded("fp16", family="bert")
+    assert guarded("int8", "layers.0.q=fp16", family="bert") == {"embed_norm", "layers.0.attention"}

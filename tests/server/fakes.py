@@ -55,6 +55,7 @@ class FakeStats:
     kv_blocks_used: int = 0
     kv_blocks_total: int = 64
     steps: int = 0
+    guards: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,6 +68,7 @@ class FakeLoop:
     max_queued: int = 1000
     max_queued_tokens: int = 10**6
     release: threading.Event = field(default_factory=threading.Event)
+    guards: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.waiting: deque[Request] = deque()
@@ -144,7 +146,7 @@ class FakeLoop:
         return [FinishedEvent(request.request_id, "stop", Usage(len(request.prompt)), embedding=vector)]
 
     def stats(self) -> FakeStats:
-        return FakeStats(len(self.running), len(self.waiting), 2 * len(self.running), 64, self.steps)
+        return FakeStats(len(self.running), len(self.waiting), 2 * len(self.running), 64, self.steps, dict(self.guards))
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from server.fakes import FakeModel
-from server.support import CHAT, client_of, is_openai_error, user
+from server.fakes import FakeLoop, FakeModel
+from server.support import CHAT, client_of, is_openai_error, user, wait_until
 from taut.server.app import create_app
 from taut.server.failures import failure_of, printable
 from taut.server.settings import Limits, Settings, digest_key, split_keys
@@ -174,6 +174,16 @@ def test_info(client: TestClient) -> None:
     info = client.get("/info").json()
     assert (info["model"], info["kind"], info["context_len"]) == ("fake", "decoder", 256)
     assert info["details"]["isa"] == "scalar"
+
+
+def test_guards_are_counted_by_kind() -> None:
+    model = FakeModel(FakeLoop(guards={"clamped": 3, "nonfinite": 1}))
+    with client_of(model) as client:
+        client.post("/v1/completions", json={"prompt": "a"})
+        wait_until(lambda: client.get("/info").json()["guards"] == {"clamped": 3, "nonfinite": 1})
+        kinds = {"clamped": 3, "scores": 0, "fallback": 0, "nonfinite": 1}
+        text = client.get("/metrics").text
+        assert all(f'taut_guard_total{{kind="{kind}"}} {float(count)}' in text for kind, count in kinds.items())
 
 
 def test_page_is_self_contained(client: TestClient) -> None:

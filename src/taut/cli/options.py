@@ -17,7 +17,7 @@ import typer
 
 from taut import env
 from taut.cli import values
-from taut.config import ATTENTIONS, EXECUTORS, PRECISIONS
+from taut.config import ATTENTIONS, EXECUTORS, KV_PRECISIONS, PRECISIONS
 from taut.errors import UsageError
 from taut.units import counted
 
@@ -57,6 +57,7 @@ class ModelOptions:
     max_context: Annotated[int | None, option(env.MAX_CONTEXT, values.whole(1))] = None
     executor: Annotated[str, option(env.EXECUTOR, values.one_of(EXECUTORS))] = "native"
     pin: Annotated[list[str] | None, option(env.PIN, values.text("PATTERN=PRECISION"))] = None
+    kv: Annotated[str | None, option(env.KV, values.one_of(KV_PRECISIONS))] = None
     attention: Annotated[str, option(env.ATTENTION, values.one_of(ATTENTIONS))] = "auto"
     disable_pass: Annotated[list[str] | None, option(env.DISABLE_PASS, values.text("NAME"))] = None
     exact: Annotated[bool, option(env.EXACT, values.switch())] = False
@@ -73,6 +74,7 @@ class ModelOptions:
             "max_context": self.max_context,
             "executor": self.executor,
             "pins": tuple(pin for pins in self.pin or () for pin in pins.split()),
+            "kv_precision": self.kv,
             "attention": self.attention,
             "disable_passes": tuple(name for names in self.disable_pass or () for name in names.split()),
             "exact": self.exact,

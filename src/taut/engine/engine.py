@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,9 @@ class Executor(Protocol):
     def trim(self) -> None:
         """Give memory that only a run needs back to the system; what it returned is no longer valid."""
 
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """What the guards have counted: of each step, by kind."""
+
 
 class Sampler(Protocol):
     """Chooses a token for each row of logits (rows, vocab), or says why that request ends."""
@@ -42,6 +45,14 @@ class Engine:
     def trim(self) -> None:
         """Give the memory of activations back; the next step takes it again."""
         self.executor.trim()
+
+    def guards(self) -> dict[str, int]:
+        """What the guards have counted in all steps together, by kind."""
+        totals: dict[str, int] = {}
+        for kinds in self.executor.counts().values():
+            for kind, count in kinds.items():
+                totals[kind] = totals.get(kind, 0) + count
+        return totals
 
     def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
         """One step of a decoder: for each of the batch's rows the sampled token, or the error that stops its request alone."""

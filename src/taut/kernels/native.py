@@ -70,6 +70,11 @@ class Program(Protocol):
         self, arrays: Sequence[Any], arena: NDArray[np.uint8], first: int, last: int, abort: NDArray[np.int32] | None = None
     ) -> bool: ...
 
+    def counts(self) -> list[list[int]]:
+        """What each step has counted since the last reset, one number for each of counters()."""
+
+    def reset_counts(self) -> None: ...
+
 
 def is_built() -> bool:
     """Whether the native module is there; one that is there and broken still fails loudly when used."""
@@ -97,6 +102,12 @@ def select_isa(isa: str = "") -> str:
         raise HardwareError(
             f"{error}; this machine runs {', '.join(runnable_isas())}: unset TAUT_ISA or choose one of them"
         ) from None
+
+
+def counters() -> list[str]:
+    """The kinds of things that steps count: values that a norm's clamp caught ("clamped"), attention scores beyond their limit ("scores"),
+    rows that static quantization left to dynamic ("fallback"), rows of a norm that are not finite ("nonfinite")."""
+    return cast("list[str]", module().COUNTERS)
 
 
 def memory(size: int, *, huge_pages: bool = True) -> Memory:

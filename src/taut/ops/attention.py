@@ -24,11 +24,14 @@ def check_heads(q: Signature, attrs: Attrs) -> None:
 def attend(q: Array, k: Array, v: Array, attrs: Attrs, visible: Array | None) -> Array:
     """q (tokens, heads * head_dim), k and v (keys, kv_heads, head_dim), visible (tokens, keys) or None for all; float32 like q.
 
+    attrs["score_limit"]: scores stay within it.
     attrs["bf16"]: q (times the scale), k, v and the weights before their division are rounded to bfloat16."""
     heads, kv_heads, head_dim = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
     rounded = round_bf16 if attrs.get("bf16") else np.asarray
     q3 = rounded(q * np.float32(attrs["scale"])).reshape(len(q), kv_heads, heads // kv_heads, head_dim).astype(np.float64)
     scores = np.einsum("tkgd,jkd->kgtj", q3, rounded(k).astype(np.float64))
+    if limit := attrs.get("score_limit", 0):
+        scores = np.clip(scores, -limit, limit)
     if visible is not None:
         scores = np.where(visible, scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))

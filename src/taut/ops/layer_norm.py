@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from taut.ops.base import Array, Attrs, Context, Signature, need
-from taut.ops.rms_norm import norm_outputs
+from taut.ops.rms_norm import clamped, norm_outputs
 
 
 def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
@@ -21,4 +21,4 @@ def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: 
     x = inputs[0].astype(np.float64)
     x = x - x.mean(axis=-1, keepdims=True)
     y = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + attrs["eps"]) * weights[0]
-    return [(y + weights[1] if len(weights) > 1 else y).astype(np.float32)]
+    return [clamped((y + weights[1] if len(weights) > 1 else y).astype(np.float32), attrs)]

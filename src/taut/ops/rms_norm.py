@@ -1,7 +1,7 @@
 """rms_norm: x / sqrt(mean(x²) + eps) * gain (Zhang and Sennrich 2019); with head_dim, for each head's columns alone.
 
-Attrs: eps, head_dim (0: the whole row), add (the input is x + residual). Fused forms list their outputs in the order
-sum (store_sum), normalized (store_out), quantized (group >= 0).
+Attrs: eps, head_dim (0: the whole row), add (the input is x + residual), clamp (the largest magnitude of a result; absent: any). Fused forms
+list their outputs in the order sum (store_sum), normalized (store_out), quantized (group >= 0).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from taut.ops.base import Array, Attrs, Context, Signature, need
+from taut.ops.base import Array, Attrs, Context, Floats, Signature, need
 
 
 def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
@@ -36,4 +36,10 @@ def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: 
     width = attrs.get("head_dim", 0) or x.shape[1]
     heads = x.reshape(len(x), x.shape[1] // width, width)  # (tokens, heads, width); a chunk may have no row that is wanted
     y = heads / np.sqrt(np.mean(heads**2, axis=-1, keepdims=True) + attrs["eps"]) * weights[0]
-    return [y.reshape(x.shape).astype(np.float32)]
+    return [clamped(y.reshape(x.shape).astype(np.float32), attrs)]
+
+
+def clamped(y: Floats, attrs: Attrs) -> Floats:
+    """Values within attrs["clamp"], where it is there."""
+    limit = np.float32(attrs.get("clamp", np.inf))
+    return np.clip(y, -limit, limit)

@@ -25,13 +25,15 @@ class Options:
     """`group` overrides the activation scale group of every int8 linear (0: per token); None chooses by the input's width.
 
     `pins` gives single linears a precision of their own: (pattern of the linear's name, precision), the last match counting. `formats`
-    says every linear's scheme by its weight's key, as a quantized artefact states it, and `static` how its input is quantized.
+    says every linear's scheme by its weight's key, as a quantized artefact states it, and `static` how its input is quantized. `kv`
+    is the format of the KV cache (engine/kv_cache.py).
     """
 
     precision: str = "int8"
     disabled: tuple[str, ...] = ()
     group: int | None = None
     pins: tuple[tuple[str, str], ...] = ()
+    kv: str = ""
     formats: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     static: Mapping[str, Calibrated] = field(default_factory=lambda: MappingProxyType({}))
 

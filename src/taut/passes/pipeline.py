@@ -20,6 +20,10 @@ PIPELINE: tuple[tuple[str, str], ...] = (
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
     ("quantize", "linears on int8 or int4 weights and int8 activations"),
     ("narrow_weights", "linears on weights of 16 or 8 bits and float inputs (fp16, bf16, w8a16)"),
+    (
+        "guard",
+        "on the way to numbers of 16 bits, norms and attention scores stay in float16's range, and what would not is counted",
+    ),
     ("fuse_qkv_attention", "encoders: q, k and v of a few heads stay in a core's cache until they are attended to"),
     ("fuse_gate", "gate times up in the epilogue: nothing of twice the MLP's width is written"),
     ("fuse_requantize", "a linear's result goes to int8 rows from registers"),

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.errors import ModelFormatError
+from taut.errors import Float16RangeError, ModelFormatError
 from taut.graph import Graph, Node
 from taut.quant.schemes import int4, int8
 
@@ -273,7 +273,7 @@ PACKERS: dict[str, Packer] = {"q8": pack_q8, "q4": pack_q4}
 
 def pack_floats(w: Array, panels: Array, name: str = "") -> None:
     """`w` (N, K) into panels of floats_shape, rounded to nearest even, zeros beyond N and K. ModelFormatError for a weight that
-    is not finite there: damaged, or beyond float16."""
+    is not finite: damaged; Float16RangeError for one beyond float16."""
     n, k = w.shape
     step = 2 if panels.ndim == 4 else 1  # inputs side by side
     assert len(panels) * PANEL >= n and panels.shape[1] == -(-k // step)
@@ -287,7 +287,7 @@ def pack_floats(w: Array, panels: Array, name: str = "") -> None:
                 place[: len(inputs), : len(part)] = inputs
         if not np.isfinite(panel).all():
             largest = np.abs(_finite(part, name)).max()
-            raise ModelFormatError(f"a weight of {largest:g} is beyond {panels.dtype}; use precision bf16 or fp32", field=name)
+            raise Float16RangeError(f"a weight of {largest:g} is beyond {panels.dtype}; use precision bf16 or fp32", field=name)
 
 
 def unpack_floats(panels: Array, n: int, k: int) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Every accepted request gets exactly one FinishedEvent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -33,6 +33,7 @@ class LoopStats:
     generated_tokens: int
     cached_tokens: int
     preemptions: int
+    guards: Mapping[str, int]  # what the engine's guards have counted, by kind
 
 
 @dataclass
@@ -129,6 +130,7 @@ class Loop:
         return LoopStats(
             len(scheduler.running), len(scheduler.waiting) + len(scheduler.embeds), scheduler.pool.num_owned, scheduler.pool.num_blocks,
             self._steps, self._prompt_tokens, self._generated_tokens, self._cached_tokens, scheduler.num_preemptions,
+            self._engine.guards(),
         )  # fmt: skip
 
     def _generate(self, chunks: list[Chunk]) -> list[Event]:

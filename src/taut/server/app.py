@@ -77,6 +77,7 @@ async def _info(request: Request) -> JSONResponse:
     """What is served and within which limits."""
     services: Services = request.app.state.services
     model, limits = services.served.model, services.settings.limits
+    stats = services.engine.heartbeat.stats
     return JSONResponse(
         {
             "version": taut.__version__,
@@ -91,5 +92,6 @@ async def _info(request: Request) -> JSONResponse:
                 "body_bytes": limits.body_bytes,
             },
             "details": services.served.details,
+            "guards": dict(stats.guards) if stats is not None else {},
         }
     )

@@ -15,6 +15,7 @@ from taut.scheduler.request import Event, FinishedEvent, TextEvent
 from taut.server.bridge import EngineThread
 from taut.server.failures import Failure
 
+GUARDS = ("clamped", "scores", "fallback", "nonfinite")  # the kinds that the native core counts (kernels/native.py)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 
@@ -129,3 +130,7 @@ class _EngineCollector:
         yield GaugeMetricFamily("taut_requests_waiting", "Sequences waiting for room", beat.stats.waiting)
         yield GaugeMetricFamily("taut_kv_blocks_used", "KV cache blocks in use", beat.stats.kv_blocks_used)
         yield GaugeMetricFamily("taut_kv_blocks", "KV cache blocks in the pool", beat.stats.kv_blocks_total)
+        guards = CounterMetricFamily("taut_guard", "Numbers that a guard caught, by kind", labels=["kind"])
+        for kind in GUARDS:
+            guards.add_metric([kind], beat.stats.guards.get(kind, 0))
+        yield guards

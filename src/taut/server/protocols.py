@@ -23,6 +23,9 @@ class StatsLike(Protocol):
     def kv_blocks_total(self) -> int: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def guards(self) -> Mapping[str, int]:
+        """What the engine's guards have counted, by kind; kinds at zero may be absent."""
 
 
 class LoopLike(Protocol):

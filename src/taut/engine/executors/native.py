@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from taut.engine.batch import Batch
 from taut.engine.kv_cache import KVPool
+from taut.engine.kv_slots import KINDS, Slot
 from taut.engine.runtime import Runtime
 from taut.errors import RequestError
 from taut.kernels import native
@@ -84,6 +85,19 @@ class NativeExecutor:
         offset, count = self._base(view.buffer, counts), counts[SPACES.index(view.buffer.space)]
         raw: NDArray[np.uint8] = np.ndarray((count, view.buffer.row_bytes), np.uint8, self._arena, offset)
         return raw
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What the guards have counted since the last reset: of each step, named by what it was fused from, its kinds (native.COUNTERS)
+        above zero."""
+        kinds = native.counters()
+        found = {}
+        for step, numbers in zip(self._plan.steps, self._program.counts(), strict=True):
+            if any(numbers):
+                found["+".join(step.origin)] = {kind: count for kind, count in zip(kinds, numbers, strict=True) if count}
+        return found
+
+    def reset_counts(self) -> None:
+        self._program.reset_counts()
 
     @property
     def arena_bytes(self) -> int:
@@ -233,14 +247,18 @@ def _kv_geometry(kv: KVPool | None) -> Mapping[str, int]:
     if kv is None:
         return {}
     layout = kv.layout
+    keys, values = layout.slots
     return {
         "address": kv.address,
         "num_blocks": kv.num_blocks,
         "block_bytes": layout.block_bytes,
-        "slot_bytes": layout.slot_bytes,
-        "data_bytes": layout.data_bytes,
         "layers": layout.layers,
         "kv_heads": layout.kv_heads,
         "head_dim": layout.head_dim,
-        "int8": int(layout.format == "int8"),
+        **_slot_geometry("key", keys),
+        **_slot_geometry("value", values),
     }
+
+
+def _slot_geometry(part: str, slot: Slot) -> Mapping[str, int]:
+    return {f"{part}_type": KINDS.index(slot.kind), f"{part}_bytes": slot.nbytes, f"{part}_data_bytes": slot.data_bytes}

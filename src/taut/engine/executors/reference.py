@@ -25,6 +25,10 @@ class ReferenceExecutor:
     def trim(self) -> None:
         """Nothing is kept between runs."""
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """numpy counts nothing."""
+        return {}
+
     def run(self, batch: Batch) -> list[Any]:
         """The graph's outputs, float32 (units of their space, features)."""
         context = ops.Context(
