@@ -204,7 +204,7 @@ def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None,
     engine = Engine(executor, kv) if runtime is None else Engine(executor, kv, runtime.sample)
     longest = min(built.context_len, budget.kv_tokens or built.context_len)
     limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
-    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, f"{made.digest} {_kv_format(config)}".encode()))
+    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, f"{made.digest} {_kv_format(config, checkpoint)}".encode()))
     tokenizer = checkpoint.tokenizer
     stream = tokenizer.stream if tokenizer is not None else None
     end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()

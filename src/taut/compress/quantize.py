@@ -25,6 +25,7 @@ from taut.checkpoint import Checkpoint
 from taut.checkpoint.quantized import Quantization, StoredLayer
 from taut.compress import files, golden, receipt, smoothing, static_ranges
 from taut.compress.artefact import Artefact, write_receipt
+from taut.compress.audit import audited
 from taut.compress.calibrate import Calibration, calibrate
 from taut.compress.layers import Layer, layers_of
 from taut.compress.recipe import Recipe
@@ -78,8 +79,8 @@ def quantize(
                 "receipt shows: give the model that it was made from"
             )
         built = models.build(checkpoint)
-        layers = layers_of(built, recipe)
         chosen = settings or Settings()
+        layers = audited(ref, layers_of(built, recipe), chosen.threads)
         found = calibration
         if not isinstance(found, Calibration):
             found = _calibrated(ref, found, chosen, progress) if _needs_calibration(recipe, layers) else None
