@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taut.api import Completion, Model, load
+    from taut.compress.evaluate import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["Completion", "Model", "__version__", "load"]
+__all__ = ["Completion", "Model", "__version__", "evaluate", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from taut import api
 
         return getattr(api, name)
+    if name == "evaluate":
+        from taut.compress import evaluate as module
+
+        return module.evaluate
     raise AttributeError(f"module 'taut' has no attribute {name!r}")
 
 
