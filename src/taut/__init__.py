@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from taut.api import Completion, Model, load
     from taut.compress.artefact import Artefact
     from taut.compress.calibrate import calibrate
+    from taut.compress.evaluate import evaluate
     from taut.compress.interface import quantize
 
 __version__ = "0.1.0"
-__all__ = ["Artefact", "Completion", "Model", "__version__", "calibrate", "load", "quantize"]
+__all__ = ["Artefact", "Completion", "Model", "__version__", "calibrate", "evaluate", "load", "quantize"]
 _HOMES = {
     "load": "api", "Model": "api", "Completion": "api", "Artefact": "compress.artefact", "calibrate": "compress.calibrate",
-    "quantize": "compress.interface",
+    "evaluate": "compress.evaluate", "quantize": "compress.interface",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The `taut` command: its subcommands, and how an error ends it.
 
-Exit codes: 0 fine, 1 unexpected, 2 usage, 3 the model, 4 port in use, 5 memory budget, 6 an artefact, 130
-interrupted.
+Exit codes: 0 fine, 1 unexpected or a bound is missed (`taut eval --max-kl`), 2 usage, 3 the model, 4 port in use, 5 memory budget, 6 an
+artefact, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from taut.cli import (
     bench_latency,
     chat,
     embed,
+    evaluate,
     export,
     generate,
     inspect,
@@ -67,6 +68,7 @@ bench = typer.Typer(name="bench", cls=Group, no_args_is_help=True, help="Time a 
 
 for module in (serve, chat, generate, embed, inspect, limits, quantize, plan, verify, export):
     app.command(module.__name__.rpartition(".")[2], cls=Command)(grouped(module.command))
+app.command("eval", cls=Command)(grouped(evaluate.command))
 bench.command("latency", cls=Command)(grouped(bench_latency.command))
 bench.command("encoder", cls=Command)(grouped(bench_encoder.command))
 bench.command("ladder", cls=Command)(grouped(bench_ladder.command))

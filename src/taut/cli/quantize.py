@@ -9,8 +9,9 @@ import typer
 
 from taut.cli import values
 from taut.cli.console import print_json, print_note, print_table, progress
+from taut.cli.metric import load_metric
 from taut.cli.options import Json, ModelRef, plain
-from taut.cli.quantizing import RecipeOptions, load_metric
+from taut.cli.quantizing import RecipeOptions
 from taut.units import counted, show_bytes
 
 
@@ -52,7 +53,7 @@ def command(
     """
     from taut.compress.quantize import Settings, quantize
 
-    recipe, own = options.chosen(), load_metric(metric)
+    recipe, own = options.chosen(), None if metric is None else load_metric(metric)
     settings = Settings(quality_windows, own, stats_cache, threads)
     with progress() as report:
         artefact = quantize(model, out, recipe, calibration=calibration, settings=settings, progress=report)
@@ -84,6 +85,19 @@ def print_receipt(receipt: dict[str, Any]) -> None:
             f"warning: {counted(len(fallen), 'layer')} could not be {receipt['recipe']['scheme']}: {', '.join(fallen[:4])} …"
         )
     if quality := receipt.get("quality"):
-        from taut.cli.evaluate import print_evaluation
+        _print_quality(quality)
 
-        print_evaluation(quality)
+
+def _print_quality(quality: dict[str, Any]) -> None:
+    """The figures over all domains, one line."""
+    found, against = quality["overall"], f"against {quality['against']}"
+    if quality["kind"] == "decoder":
+        change = found["perplexity_change"]
+        print(
+            f"{against}: KL {found['kl']:.3g} nats, top-1 {found['top1']:.2%}, perplexity {change:+.2%}, {found['tokens']:,} tokens"
+        )
+    else:
+        print(f"{against}: mean cosine {found['mean_cosine']:.6f}, nearest 10 in common {found['neighbour_overlap']:.2%}")
+    if quality["metric"] is not None:
+        own = quality["metric"]
+        print(f"{own['name']}: {own['value']:.6g}, the model's own {own['reference']:.6g}")

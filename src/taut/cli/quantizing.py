@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from taut.cli import values
 from taut.cli.options import plain
 from taut.config import PRECISIONS
-from taut.errors import UsageError
 
 if TYPE_CHECKING:
-    from taut.api import Model
     from taut.compress.recipe import Recipe
 
 SCHEMES = (*PRECISIONS[:2], "int8-static", *PRECISIONS[2:])
@@ -74,27 +69,3 @@ class RecipeOptions:
         if self.pin:
             given["pins"] = (*start.pins, *(pin for pins in self.pin for pin in pins.split()))
         return replace(start, **given)
-
-
-def load_metric(where: str | None) -> Callable[[Model], float] | None:
-    """The function of FILE.py:FUNCTION. UsageError when there is none."""
-    if where is None:
-        return None
-    file, colon, name = where.rpartition(":")
-    path = Path(file)
-    if not colon or not name.isidentifier() or path.suffix != ".py":
-        raise UsageError(f"metric {where!r} is not FILE.py:FUNCTION")
-    if not path.is_file():
-        raise UsageError(f"no file {file!r} for the metric; give the path of a Python file")
-    spec = importlib.util.spec_from_file_location("taut_user_metric", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"the metric's file {file!r} cannot be run: {type(error).__name__}: {error}") from None
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise UsageError(f"{file!r} has no function {name!r}")
-    function: Callable[[Model], float] = found
-    return function

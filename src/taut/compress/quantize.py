@@ -157,7 +157,12 @@ class _Job:
         windows, metric = self.settings.windows, self.settings.metric
         if not windows and metric is None:
             return None
-        return receipt.measure(self.work, self.ref, windows, metric, options, progress)
+        if progress:
+            progress("measure", 0, 1)
+        found = receipt.measure(self.work, self.ref, windows, metric, options)
+        if progress:
+            progress("measure", 1, 1)
+        return found
 
     def _smoothing(self, progress: Progress | None) -> smoothing.Smoothing:
         if self.recipe.chosen_algorithm != "smoothquant":

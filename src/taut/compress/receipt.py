@@ -26,11 +26,11 @@ from taut.compress import evaluate
 from taut.compress.calibrate import Calibration
 from taut.compress.layers import Layer, fallbacks
 from taut.compress.recipe import Recipe
-from taut.loading import Progress
 from taut.quant.schemes.static import Calibrated
 
 VERSION = 1
 TP_DEGREES = (2, 4, 8)
+SENTENCES_PER_WINDOW = 100
 Metric = Callable[[api.Model], float]
 
 
@@ -56,15 +56,19 @@ class Facts:
     quality: dict[str, Any] | None
 
 
-def measure(
-    folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any], progress: Progress | None
-) -> dict[str, Any]:
-    """The artefact in `folder` against the model that it was made from."""
-    found = evaluate.evaluate(
-        str(folder), reference, windows=max(windows, 1), metric=metric, progress=progress, options=options
-    )
-    stated: dict[str, Any] = found.to_json()
-    return stated
+def measure(folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The artefact in `folder` against the model that it was made from, in fp32: Evaluation.to_json without what differs from run to run.
+    `windows`: of each domain; an encoder is judged by 100 sentences for each."""
+    candidate = api.load(str(folder), **options)
+    try:
+        count = max(windows, 1) * (1 if candidate.kind == "decoder" else SENTENCES_PER_WINDOW)
+        found = evaluate.evaluate(candidate, reference, windows=count, metric=metric)
+        counts = candidate.engine.counts()
+    finally:
+        candidate.close()
+    stated = found.to_json()
+    kept = {name: stated[name] for name in ("kind", "overall", "domains", "texts", "skipped", "metric")}
+    return {**kept, "precision": found.model.precision, "against": found.against.precision, "counts": counts}
 
 
 def make(facts: Facts, folder: Path) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def make(facts: Facts, folder: Path) -> dict[str, Any]:
         "bytes": sum(layer["bytes"] for layer in stated),
         "fallbacks": {
             "layers": [layer.name for layer in fallbacks(facts.layers)],
-            "rows": (facts.quality or {}).get("fallback_rows", 0),
+            "rows": ((facts.quality or {}).get("counts") or {}).get("fallback", 0),
         },
         "calibration": None
         if calibration is None
