@@ -63,12 +63,12 @@ def measure(folder: Path, reference: str, windows: int, metric: Metric | None, o
     try:
         count = max(windows, 1) * (1 if candidate.kind == "decoder" else SENTENCES_PER_WINDOW)
         found = evaluate.evaluate(candidate, reference, windows=count, metric=metric)
-        counts = candidate.engine.counts()
+        counts = candidate.engine.guards()
     finally:
         candidate.close()
     stated = found.to_json()
     kept = {name: stated[name] for name in ("kind", "overall", "domains", "texts", "skipped", "metric")}
-    return {**kept, "precision": found.model.precision, "against": found.against.precision, "counts": counts}
+    return {**kept, "precision": found.model.precision, "against": found.against.precision, "counts": dict(sorted(counts.items()))}
 
 
 def make(facts: Facts, folder: Path) -> dict[str, Any]:
