@@ -210,6 +210,8 @@ NB_MODULE(_native, m) {
           },
           "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
       .def_prop_ro("size", &Program::size)
+      .def("fallback_rows", &Program::fallback_rows,
+           "Of each step: rows of every run so far that were beyond its static quantizer's range")
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 
   m.def("sample", &sample, "logits"_a, "choices"_a, "ids"_a, "pool"_a, "isa"_a = "",

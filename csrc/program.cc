@@ -47,6 +47,12 @@ int64_t Program::arena_bytes(const Batch& batch) const {
   return batch.num_tokens * space_bytes_[0] + batch.num_rows * space_bytes_[1] + batch.num_sequences * space_bytes_[2];
 }
 
+std::vector<int64_t> Program::fallback_rows() const {
+  std::vector<int64_t> rows;
+  for (const auto& op : ops_) rows.push_back(op->fallback_rows());
+  return rows;
+}
+
 void Program::check(const Batch& batch, int64_t arena_size, int64_t first, int64_t last) const {
   if (first < 0 || last > size() || first > last) {
     refuse("steps [" + std::to_string(first) + ", " + std::to_string(last) + ") of " + std::to_string(size()));

@@ -92,6 +92,7 @@ class Op {
   virtual void run(const Run& run) const = 0;
   virtual int64_t scratch_floats(const KernelTable&) const { return 0; }  // of each thread
   virtual int64_t shared_floats() const { return 0; }                     // of all threads together
+  virtual int64_t fallback_rows() const { return 0; }  // that its static quantizer did not fit, of all runs so far
 };
 
 // What a batch must respect, gathered from the steps.
@@ -115,6 +116,8 @@ class Program {
   void add(const StepSpec& step);
   int64_t size() const { return static_cast<int64_t>(ops_.size()); }
   int64_t arena_bytes(const Batch& batch) const;
+  // Of each step. Only between runs.
+  std::vector<int64_t> fallback_rows() const;
 
   // Runs steps [first, last). False: *abort became non-zero before the end. Throws std::invalid_argument for a batch that the steps
   // cannot run. Concurrent calls take turns.
