@@ -68,7 +68,12 @@ def measure(folder: Path, reference: str, windows: int, metric: Metric | None, o
         candidate.close()
     stated = found.to_json()
     kept = {name: stated[name] for name in ("kind", "overall", "domains", "texts", "skipped", "metric")}
-    return {**kept, "precision": found.model.precision, "against": found.against.precision, "counts": dict(sorted(counts.items()))}
+    return {
+        **kept,
+        "precision": found.model.precision,
+        "against": found.against.precision,
+        "counts": dict(sorted(counts.items())),
+    }
 
 
 def make(facts: Facts, folder: Path) -> dict[str, Any]:
