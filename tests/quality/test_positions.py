@@ -68,6 +68,10 @@ def test_every_figure_by_hand() -> None:
     assert found.perplexity == pytest.approx(math.exp(sum(nlls) / len(nlls)), rel=1e-5)
     assert found.reference_perplexity == pytest.approx(math.exp(sum(reference_nlls) / len(nlls)), rel=1e-5)
     assert found.perplexity_change == pytest.approx(found.perplexity / found.reference_perplexity - 1)
+    gaps_of = np.split(np.array(nlls) - np.array(reference_nlls), np.cumsum([length - 1 for length in LENGTHS])[:-1])
+    mean = sum(map(sum, gaps_of)) / len(nlls)
+    spread = math.sqrt(3 / 2 * sum(sum(gap - mean for gap in gaps) ** 2 for gaps in gaps_of)) / len(nlls)
+    assert found.perplexity_change_error == pytest.approx(math.exp(mean) * spread, rel=1e-4)
     assert (found.flips_lost, found.flips_gained) == (lost, gained)
     assert 0 < gained < lost, "the case tells one from the other"
     assert [(b.first, b.last, b.tokens) for b in found.buckets] == [(0, 31, 66), (32, 127, 134), (128, 149, 22)]

@@ -14,10 +14,10 @@ from taut.cli import values
 from taut.cli.console import check_writable, print_error, print_note, print_table, progress
 from taut.cli.options import ModelOptions, ModelRef, plain
 from taut.errors import UsageError
-from taut.units import counted
 
 if TYPE_CHECKING:
     from taut.compress.evaluation import AnyFigures, Evaluation
+    from taut.quality.figures import Bucket
 
 MISSED = 1  # the exit code
 
@@ -124,15 +124,17 @@ def command(
 
 def show(found: Evaluation) -> None:
     """The figures as tables on stdout."""
+    from taut.quality.figures import Figures
+
     for name, reason in found.skipped.items():
         print_note(f"{name} is left out: {reason}")
     model, against = found.model, found.against
     print(f"{model.name} ({model.precision}) against {against.name} ({against.precision}), in {found.seconds:.0f} s")
     columns = [*found.domains.values(), found.overall]
-    rows = _DECODER_ROWS if found.kind == "decoder" else _ENCODER_ROWS
+    rows = _DECODER_ROWS if isinstance(found.overall, Figures) else _ENCODER_ROWS
     print_table(["", *found.domains, "all"], [[name, *(cell(column) for column in columns)] for name, cell in rows])
-    if found.kind == "decoder":
-        _show_buckets(getattr(found.overall, "buckets"))  # noqa: B009 (of Figures)
+    if isinstance(found.overall, Figures):
+        _show_buckets(found.overall.buckets)
     if (metric := found.metric) is not None:
         print_table(
             ["metric", "model", "reference", "change"],
@@ -140,39 +142,47 @@ def show(found: Evaluation) -> None:
         )
 
 
-def _show_buckets(buckets: Sequence[Any]) -> None:
+def _show_buckets(buckets: Sequence[Bucket]) -> None:
     rows = [
-        [f"{b.first}–{b.last}", _with_error(b.kl, b.kl_error), f"{b.top1:.2%}", _change(b.perplexity_change)] for b in buckets
+        [f"{b.first}–{b.last}", _small(b.kl), _error(b.kl_error), f"{b.top1:.2%}", _change(b.perplexity_change)]
+        for b in buckets
     ]
-    print_table(["position", "mean KL", "top-1", "perplexity"], rows)
+    print_table(["position in the window", "mean KL", "±", "top-1", "perplexity"], rows)
 
 
-def _with_error(value: float, error: float | None) -> str:
-    return f"{value:.3g}" if error is None else f"{value:.3g} ± {error:.1g}"
+def _small(value: float) -> str:
+    return f"{value:.3g}"
 
 
-def _change(value: float | None, error: float | None = None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:+.2%}" + ("" if error is None else f" ± {100 * error:.2f}")
+def _error(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1g}"
 
 
+def _change(value: float | None) -> str:
+    return NONE if value is None else f"{value:+.2%}"
+
+
+NONE = "–"
 Row = tuple[str, Callable[[Any], str]]
 _DECODER_ROWS: tuple[Row, ...] = (
-    ("mean KL, nats", lambda f: _with_error(f.kl, f.kl_error)),
-    ("median KL", lambda f: f"{f.kl_median:.3g}"),
-    ("99th percentile", lambda f: f"{f.kl_p99:.3g}"),
+    ("mean KL, nats", lambda f: _small(f.kl)),
+    ("  ±", lambda f: _error(f.kl_error)),
+    ("median KL", lambda f: _small(f.kl_median)),
+    ("99th percentile", lambda f: _small(f.kl_p99)),
     ("top-1 agreement", lambda f: f"{f.top1:.2%}"),
     ("perplexity", lambda f: f"{f.perplexity:.3f}"),
-    ("reference's", lambda f: f"{f.reference_perplexity:.3f}"),
-    ("change", lambda f: _change(f.perplexity_change, f.perplexity_change_error)),
-    ("flips: lost, gained", lambda f: f"{f.flips_lost}, {f.flips_gained}"),
-    ("of", lambda f: counted(f.predicted, "token")),
+    ("  the reference's", lambda f: f"{f.reference_perplexity:.3f}"),
+    ("  change", lambda f: _change(f.perplexity_change)),
+    ("  ±", lambda f: NONE if f.perplexity_change_error is None else f"{f.perplexity_change_error:.2%}"),
+    ("flips lost", lambda f: f"{f.flips_lost:,}"),
+    ("flips gained", lambda f: f"{f.flips_gained:,}"),
+    ("tokens predicted", lambda f: f"{f.predicted:,}"),
 )
 _ENCODER_ROWS: tuple[Row, ...] = (
     ("mean cosine", lambda f: f"{f.mean_cosine:.6f}"),
     ("least cosine", lambda f: f"{f.least_cosine:.6f}"),
-    ("nearest 10 in common", lambda f: f"{f.neighbour_overlap:.2%}"),
-    ("rank correlation", lambda f: "–" if f.rank_correlation is None else f"{f.rank_correlation:.6f}"),
-    ("over", lambda f: counted(f.texts, "sentence")),
+    ("nearest in common", lambda f: f"{f.neighbour_overlap:.2%}"),
+    ("  of each", lambda f: f"{f.neighbours}"),
+    ("rank correlation", lambda f: NONE if f.rank_correlation is None else f"{f.rank_correlation:.6f}"),
+    ("sentences", lambda f: f"{f.texts:,}"),
 )

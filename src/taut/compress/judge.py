@@ -21,7 +21,9 @@ from taut.quality.figures import figures
 from taut.units import counted
 
 Report = Callable[[str, int, int], None]
+Floats = NDArray[np.float32]
 STAGE = "evaluating"
+BATCH = 25  # sentences between two reports; the vectors do not depend on it
 
 
 def check_pair(candidate: Model, reference: Model) -> None:
@@ -81,16 +83,21 @@ def judge_encoder(candidate: Model, reference: Model, domains: Sequence[str], co
         raise UsageError(f"{counted(count, 'sentence')} asked for; at least 3 of each domain are needed; give a larger number")
     shares = [count // len(domains) + (number < count % len(domains)) for number in range(len(domains))]
     texts = {name: held_out.sentences(name, share) for name, share in zip(domains, shares, strict=True)}
-    pairs: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}  # reference's, candidate's: (sentences, dim) each
+    found: dict[str, list[tuple[Floats, Floats]]] = {
+        name: [] for name in domains
+    }  # reference's, candidate's: (sentences, dim) each
     done = 0
     report(STAGE, done, count)
     for name, sentences in texts.items():
-        wanted, got = reference.embed(sentences, truncate=True), candidate.embed(sentences, truncate=True)
-        _check_finite(wanted, reference, f"the sentences of {name}")
-        _check_finite(got, candidate, f"the sentences of {name}")
-        pairs[name] = wanted, got
-        done += len(sentences)
-        report(STAGE, done, count)
+        for first in range(0, len(sentences), BATCH):
+            batch = sentences[first : first + BATCH]
+            wanted, got = reference.embed(batch, truncate=True), candidate.embed(batch, truncate=True)
+            _check_finite(wanted, reference, f"the sentences of {name}")
+            _check_finite(got, candidate, f"the sentences of {name}")
+            found[name].append((wanted, got))
+            done += len(batch)
+            report(STAGE, done, count)
+    pairs = {name: [np.concatenate(vectors) for vectors in zip(*batches, strict=True)] for name, batches in found.items()}
     whole = [np.concatenate(vectors) for vectors in zip(*pairs.values(), strict=True)]
     return Judgement(
         embeddings.compare(*whole),
