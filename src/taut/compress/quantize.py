@@ -236,14 +236,12 @@ class _Job:
     ) -> Callable[[_Facts], list[Any]]:
         def make(facts: _Facts) -> list[Any]:
             weight = smooth.scaled(layer, self._weight(layer))
-            importance = None
-            if self.recipe.chosen_algorithm == "imatrix" and self.calibration is not None:
-                importance = self.calibration.statistics[layer.name].mean_square
+            importance = self._importance(layer, smooth)
             codes = algorithms.quantize(
                 weight,
                 layer.scheme,
                 importance=importance,
-                algorithm=_weights_by(self.recipe, layer),
+                algorithm="rtn" if importance is None else "imatrix",
                 clip=layer.clips,
                 name=layer.tensor,
             )
@@ -255,6 +253,19 @@ class _Job:
             return list(made.parts.values())
 
         return make
+
+    def _importance(self, layer: Layer, smooth: smoothing.Smoothing) -> NDArray[np.float64] | None:
+        """(K,) mean squares of the layer's inputs, by which the search of its scales weighs errors; None where numbers are only rounded.
+        Smoothed weights are searched too."""
+        if (
+            self.calibration is None
+            or self.recipe.chosen_algorithm == "rtn"
+            or SCHEMES[layer.scheme].weight in ("f32", "f16", "bf16")
+        ):
+            return None
+        squares = self.calibration.statistics[layer.name].mean_squares()
+        scale = smooth.of_norm(layer.norm) if layer.norm is not None else None
+        return squares if scale is None else squares / np.square(scale, dtype=np.float64)
 
     def _write_config(self, static: Mapping[str, Calibrated]) -> None:
         stated = {layer.tensor: StoredLayer(layer.scheme, static.get(layer.name)) for layer in self.layers}
@@ -276,13 +287,6 @@ class _Job:
             smooth.digest,
         ]
         return hashlib.sha256(json.dumps(stated, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _weights_by(recipe: Recipe, layer: Layer) -> str:
-    """The algorithm that chooses the codes of a layer's weight: smoothing leaves them to rounding."""
-    if SCHEMES[layer.scheme].weight in ("f32", "f16", "bf16") or recipe.chosen_algorithm == "smoothquant":
-        return "rtn"
-    return recipe.chosen_algorithm
 
 
 class _Facts:

@@ -62,7 +62,10 @@ def find(
             continue
         statistics = calibration.statistics[readers[0].name]
         found = smoothquant.search(
-            statistics.channel_absmax, statistics.samples, [weight(reader) for reader in readers], readers[0].scheme
+            statistics.channel_absmax(sinks=False),
+            statistics.sample(),
+            [weight(reader) for reader in readers],
+            readers[0].scheme,
         )
         alphas[norm] = found.alpha
         if found.alpha:

@@ -42,9 +42,9 @@ def of(layers: list[Layer], calibration: Calibration | None, observer: str, smoo
         scale = smooth.of_norm(layer.norm) if layer.norm is not None else None
         if scale is not None:
             # The statistics are of the input before it was smoothed; the observer's cut of the range carries over.
-            whole = max(abs(statistics.low), abs(statistics.high))
+            whole = max(abs(bound) for bound in statistics.range(sinks=False))
             cut = max(abs(low), abs(high)) / whole if whole else 1.0
-            largest = float((statistics.channel_absmax / scale).max()) * cut
+            largest = float((statistics.channel_absmax(sinks=False) / scale).max()) * cut
             low, high = -largest, largest
         found[layer.name] = calibrated(low, high)
     return found
