@@ -33,13 +33,25 @@ TAUT_FN void tile_zero(f32x16 (&acc)[R][C]) {
 // One k: x points at row 0's value, w at row k. kAhead > 0 prefetches the weights' lines so many bytes ahead.
 template <int R, int C, int kLdx, int kAhead, typename W>
 TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const W* w) {
+  const auto fetch = [w](int c) __attribute__((always_inline)) {
+    if (kAhead > 0 && 16 * c * sizeof(W) % 64 == 0) {
+      prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
+    }
+  };
+  if constexpr (R == 1) {  // as many columns at once as there are sums would lack registers where they are widened
+    const f32x16 value = set1(x[0]);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      acc[0][c] = fma(value, load(w + 16 * c), acc[0][c]);
+      fetch(c);
+    }
+    return;
+  }
   f32x16 column[C];
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
     column[c] = load(w + 16 * c);
-    if (kAhead > 0 && 16 * c * sizeof(W) % 64 == 0) {
-      prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
-    }
+    fetch(c);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {

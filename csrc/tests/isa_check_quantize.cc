@@ -70,7 +70,7 @@ void check_quantize(Check& check) {
       static_case(check, features, values, ++seed);
     }
   }
-  check.end_family("quantize static");
+  check.end_family("quantize_static");
 }
 
 }  // namespace taut::check

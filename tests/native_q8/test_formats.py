@@ -1,4 +1,4 @@
-"""int8 weights in groups, int8 weights on float activations and static int8 activations: every ISA gives the bits of the definitions."""
+"""int8 weights in groups and int8 weights on float activations: every ISA gives the bits of the definitions."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from native.harness import Data, isas, make_batch, quantized_parts, run_plan, runtime
+from native.harness import Data, isas, make_batch, run_plan, runtime
 from native_q8.harness import ISAS, from_floats, problem, reference, run, same_bits
 from native_q8.test_epilogues import Array, Tensors, fusions, gated, plain
 from native_q8.test_epilogues import run as run_graph
 from native_q8.test_qkv_attention import encoder
 from native_q8.test_qkv_attention import run as run_attention
-from taut import ops, passes
+from taut import ops, passes, plan
 from taut.engine.executors.native import NativeExecutor, f32_segments
 from taut.engine.kv_cache import aligned_bytes
 from taut.errors import ModelFormatError
-from taut.graph import Graph, Node
+from taut.graph import Builder, Graph, Node
 from taut.kernels import native
-from taut.passes import fuse_requantize
 from taut.plan import packing, weights
 from taut.plan.packing import layout
 from taut.plan.plan import Buffer, Plan, Step, View
 from taut.plan.weights import PackedWeight, WeightStore
-from taut.quant.schemes import int8, static, w8a16
+from taut.quant.schemes import int8, w8a16
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not ISAS, reason="the native core is not built")]
 every_isa = pytest.mark.parametrize("isa", ISAS)
@@ -159,6 +158,29 @@ def test_references_of_groups() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * float(np.abs(want).max()))
 
 
+@pytest.mark.parametrize("kind", ["q8g64", "i8"])
+def test_a_tied_head_serves_as_table(kind: str) -> None:
+    b = Builder()
+    table = b.weight("table", 100, 128)
+    graph = b.finish(b.linear("logits", b.embed("x", table), table))
+    if kind == "i8":
+        taken = [replace(n, attrs=MappingProxyType({**n.attrs, "store": "i8"})) if n.op == "linear" else n for n in graph.nodes]
+        graph = graph.rebuilt(taken)
+    else:
+        graph = in_groups(passes.optimize(graph, passes.Options("int8", (), 64)), 64)
+    source = Tensors(graph, 1)
+    store = weights.load(graph, source, aligned_bytes)
+    assert [store[key].kind for key in store] == [kind]
+    rows = int8.quantize_groups(source.read("table"), packing.group_of(kind)).dequantized()
+    executor = NativeExecutor(made := plan.make(graph, plan.Target(ISAS[-1]), "int8"), store, runtime(ISAS[-1]), None)
+    batch = make_batch([7])
+    (logits,) = executor.run(batch)
+    assert logits.shape == (7, 100) and made.steps[0].op == "embed"
+    executor.run(batch, 0, 1)
+    np.testing.assert_array_equal(executor.value(made.steps[0].outputs[0], batch), rows[batch.ids])
+    np.testing.assert_allclose(executor.run(batch)[0], rows[batch.ids] @ rows.T, rtol=0, atol=1.5)
+
+
 # int8 weights on float activations
 
 
@@ -178,12 +200,12 @@ def test_w8a16_bits(k: int, n: int) -> None:
     store = WeightStore({"w": PackedWeight("i8", (n, k), *w8a16.pack(weight)), "b": PackedWeight("vector", (n,), bias)}, {})
     for own in (None, bias[:n]):
         expected = w8a16.linear_reference(x, weight, f32_segments(k), own)
-        plan = linear_plan(k, n, own is not None)
+        made = linear_plan(k, n, own is not None)
         for isa in isas():
             for rows in (1, 2, 3, 4, 5, 6, 7, 13, 25, 49, MOST_ROWS):
                 for threads in (1, 2):
                     data = Data((x[:rows],), (), store, make_batch([rows]))
-                    (y,) = run_plan(plan, data, runtime(isa, threads))
+                    (y,) = run_plan(made, data, runtime(isa, threads))
                     assert same_bits(y, expected[:rows]), (isa, rows, threads)
 
 
@@ -231,87 +253,3 @@ def test_damaged_weights_are_refused(kind: str) -> None:
     for packer in (packing.pack_q8, native.pack_q8):
         with pytest.raises(ModelFormatError, match=r"mlp\.up.*row 133"):
             packer(w, np.zeros(form.shape, form.dtype), np.zeros(form.scale, np.float32), "mlp.up")
-
-
-# Static activations
-
-
-def quantize_plan(op: str, k: int, how: static.Calibrated | None) -> Plan:
-    """One step that writes static rows, or (None) floats."""
-    attrs = {} if how is None else {"group": 0, "scale": how.scale, "offset": how.offset}
-    x, y = (
-        Buffer("tokens", 0, 8 * int8.round_up(k, 16)),
-        Buffer("tokens", 8 * int8.round_up(k, 16), 4 * int8.round_up(k, 16) + 64),
-    )
-    inputs, keys = (View("x", x, 0, 2 * k if op == "swiglu" else k),), ()
-    if op == "swiglu":
-        attrs |= {"act": "silu"}
-    elif op != "quantize":
-        attrs |= {"eps": 1e-5, "head_dim": 0, "store_out": how is None}
-        keys = ("gain",)
-    step = Step(op, inputs, (View("y", y, 0, k, "f32" if how is None else "q8"),), keys, attrs)
-    return Plan((step,), (), {"tokens": y.offset + y.row_bytes, "rows": 0, "sequences": 0}, "int8")
-
-
-def outlying(rows: int, k: int) -> Array:
-    """Rows inside [-3, 5], at its ends and beyond; one of zeros and one that is not finite."""
-    rng = np.random.default_rng(k)
-    x = rng.uniform(-3, 5, (rows, k)).astype(np.float32)
-    x[1::4, 0], x[2::8, -1], x[3::8, k // 2] = 5, 5.02, 5.2
-    x[4], x[6] = 0, 1e4
-    x[10, 0], x[14, 0] = np.nan, np.inf
-    return x
-
-
-@every_isa
-@pytest.mark.parametrize("k", [1, 15, 64, 100, 576])
-def test_static_rows_and_their_count(isa: str, k: int) -> None:
-    x, how = outlying(37, k), static.calibrated(-3, 5)
-    q, scales, sums, fallbacks = static.quantize_rows(x, how)
-    assert 3 < fallbacks < 30
-    store = WeightStore({}, {})
-    executor = NativeExecutor(plan := quantize_plan("quantize", k, how), store, runtime(isa, 2), None)
-    batch, (step,) = make_batch([len(x)]), plan.steps
-    for runs in (1, 2, 3):
-        executor.run(batch, 0, 0)
-        executor.value(step.inputs[0], batch)[...] = x
-        executor.run(batch)
-        got_q, got_scales, got_sums = quantized_parts(executor.bytes_of(step.outputs[0], batch), k, 0)
-        np.testing.assert_array_equal(got_q, q)
-        np.testing.assert_array_equal(got_scales, scales)
-        np.testing.assert_array_equal(got_sums, sums)
-        assert [kinds["fallback"] for kinds in executor.counts().values()] == [runs * fallbacks]
-
-
-@every_isa
-@pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "swiglu"])
-def test_fused_static_rows_are_those_of_the_step_behind(isa: str, op: str) -> None:
-    k, tokens = 100, 21
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((tokens, 2 * k if op == "swiglu" else k)).astype(np.float32)
-    gain = np.resize(rng.standard_normal(k).astype(np.float32), 128)
-    data = Data((x,), (), WeightStore({"gain": PackedWeight("vector", (k,), gain)}, {}), make_batch([tokens]))
-    (y,) = run_plan(quantize_plan(op, k, None), data, runtime(isa))
-    most = float(np.median(np.abs(y).max(axis=1)))
-    how = static.calibrated(-most, 1.2 * most)
-    (fused,) = run_plan(quantize_plan(op, k, how), data, runtime(isa))
-    want = static.quantize_rows(y, how)
-    assert 0 < want[3] < tokens
-    for got, expected in zip(quantized_parts(fused, k, 0), want[:3], strict=True):
-        np.testing.assert_array_equal(got, expected)
-
-
-def test_a_static_quantizer_in_groups_is_refused() -> None:
-    plan = quantize_plan("quantize", 128, static.calibrated(-1, 1))
-    step = replace(plan.steps[0], attrs={**plan.steps[0].attrs, "group": 64})
-    with pytest.raises(ValueError, match="one scale for the whole row"):
-        NativeExecutor(replace(plan, steps=(step,)), WeightStore({}, {}), runtime(ISAS[0]), None)
-
-
-def test_requantizing_linears_leave_static_quantizers_alone() -> None:
-    graph = passes.optimize(plain(128, 128, "relu", True), passes.Options("int8", ("fuse_requantize",)))
-    attrs = {"group": 0, "scale": 0.1, "offset": 0.0}
-    nodes = [replace(n, attrs=MappingProxyType(attrs)) if n.op == "quantize" else n for n in graph.nodes]
-    changed = graph.rebuilt(nodes)
-    kept = fuse_requantize.run(changed, passes.Options("int8"))
-    assert [node.op for node in kept.nodes] == [node.op for node in changed.nodes]
