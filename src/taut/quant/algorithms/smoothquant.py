@@ -95,10 +95,12 @@ def _as_read(x: F32, scheme: str) -> F32:
     if SCHEMES[scheme].inputs == "static":
         how = static.calibrated(float(x.min()), float(x.max()))
         q, scales, _, _ = static.quantize_rows(x, how)
-        return q[:, :k] * scales[:, :1] - np.float32(how.offset)
+        read: F32 = q[:, :k] * scales[:, :1] - np.float32(how.offset)
+        return read
     group = input_group(scheme, k)
     q, scales, _ = int8.quantize_rows(x, group)
     if not group:
-        return q[:, :k] * scales[:, :1]
+        by_token: F32 = q[:, :k] * scales[:, :1]
+        return by_token
     wide: F32 = (q.reshape(len(x), -1, group) * scales[:, :, None]).reshape(len(x), -1)
     return wide
