@@ -163,6 +163,15 @@ def test_odd_weights() -> None:
         assert not wide[0].any()
 
 
+@pytest.mark.parametrize("scheme", ["int4-g32", "int8-g64"])
+def test_rounding_and_fitting_again_helps(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, importance = weights()
+    with_rounds = dequantize(quantize(w, scheme, importance=importance, algorithm="imatrix"))
+    monkeypatch.setattr(search, "_ROUNDS", 0)
+    without = dequantize(quantize(w, scheme, importance=importance, algorithm="imatrix"))
+    assert loss(w, with_rounds, importance).sum() < loss(w, without, importance).sum()
+
+
 def test_a_dead_fit_is_never_taken() -> None:
     block = search.Block(np.full((32, 3), 0.7, np.float32), np.ones((32, 3), np.float32))
     own = np.zeros((32, 3), np.float32), np.zeros(3, np.float32), np.full(3, -0.7 / 128, np.float32)

@@ -95,6 +95,8 @@ def test_channels_that_are_never_used_are_left_alone() -> None:
 def test_strength_follows_the_formula() -> None:
     absmax, w_absmax = np.array([16.0, 1.0, 1.0, 1.0]), np.array([1.0, 1.0, 1.0, 16.0])
     assert smoothquant.power_of_two(absmax, w_absmax, 0.5).tolist() == [4, 1, 1, 0.25]
+    absmax, w_absmax = np.array([256.0, 1, 1, 1]), np.array([1, 1, 1, 2.0**-8])
+    assert smoothquant.power_of_two(absmax, w_absmax, 0.75).tolist() == [16, 0.25, 0.25, 1]
 
 
 def test_shapes_must_fit() -> None:
