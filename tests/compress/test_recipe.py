@@ -91,11 +91,17 @@ def test_layers_that_do_not_fit_are_no_silent_fallback(tmp_path: Path) -> None:
     assert fallbacks(found.values()), "no width of this model is a multiple of 128"
 
 
-def test_norms_are_smoothed_only_where_nobody_else_reads_them(tmp_path: Path) -> None:
+def test_what_may_be_smoothed(tmp_path: Path) -> None:
     decoder = layers(tiny("llama", tmp_path / "a"), Recipe())
-    assert decoder["layers.0.q"].norm == "layers.0.attention_norm" and decoder["layers.0.down"].norm is None
+    heads = decoder["layers.0.o"].heads
+    assert decoder["layers.0.q"].source == "layers.0.attention_norm" and decoder["layers.0.gate"].source == "layers.0.mlp_norm"
+    assert decoder["layers.0.down"].source == "layers.0.up", "silu(gate) * up passes a division of up on"
+    assert decoder["layers.0.o"].source == "layers.0.v" and heads[0] * heads[1] * 16 == decoder["layers.0.o"].shape[1]
+    assert decoder["logits"].source is None, "the head is the embedding too"
     encoder = layers(tiny("bert", tmp_path / "b"), Recipe())
-    assert all(layer.norm is None for layer in encoder.values()), "post-norm: the residual reads the norm too"
+    assert {name.rpartition(".")[2] for name, layer in encoder.items() if layer.source} == {"o"}, (
+        "post-norm, and GELU passes nothing on"
+    )
 
 
 def test_queries_and_keys_are_never_clipped(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def made(source: Path, out: Path, scheme: str) -> str:
 
 def test_an_overflow_in_fp16_is_no_endless_token_0(tmp_path: Path) -> None:
     """vllm#22881, Qwen3#315: NaN became token 0, for ever, with HTTP 200. Here a model beyond float16 is kept in bf16 where it must be."""
-    folder = rewrite(tiny("llama", tmp_path / "m"), lambda t: t["model.layers.0.mlp.down_proj.weight"].__imul__(np.float32(3e6)))
+    folder = rewrite(
+        tiny("llama", tmp_path / "m"), lambda t: t["model.layers.0.mlp.down_proj.weight"].__imul__(np.float32(3e6))
+    )
     model = taut.load(made(folder, tmp_path / "out", "fp16"))
     assert np.isfinite(model.logits(IDS)).all()
     assert "bf16" in model.plan.precision and "fp16" in model.plan.precision
@@ -52,7 +54,9 @@ def test_an_overflow_in_fp16_is_no_endless_token_0(tmp_path: Path) -> None:
 
 def test_a_nan_fails_its_request_with_a_clear_error(tmp_path: Path) -> None:
     """vllm#19661: a NaN embedding ended in a traceback of the serializer."""
-    folder = rewrite(tiny("bert", tmp_path / "m"), lambda t: t["bert.embeddings.word_embeddings.weight"].__setitem__(7, np.float32(np.inf)))
+    folder = rewrite(
+        tiny("bert", tmp_path / "m"), lambda t: t["bert.embeddings.word_embeddings.weight"].__setitem__(7, np.float32(np.inf))
+    )
     with pytest.raises((NumericalError, taut_format_error())):
         taut.load(str(folder), precision="fp32").embed_ids([[7, 8, 9]])
 
@@ -68,7 +72,9 @@ def test_sums_of_fp16_products_go_beyond_float16(tmp_path: Path) -> None:
     w = np.full((8, 64), 100.0, np.float32)
     narrow = algorithms.quantize(w, "fp16")
     assert float((np.asarray(narrow, np.float32) @ np.full(64, 50.0, np.float32)).max()) == 320_000.0
-    folder = rewrite(tiny("llama", tmp_path / "m"), lambda t: t["model.layers.0.self_attn.v_proj.weight"].__imul__(np.float32(1e4)))
+    folder = rewrite(
+        tiny("llama", tmp_path / "m"), lambda t: t["model.layers.0.self_attn.v_proj.weight"].__imul__(np.float32(1e4))
+    )
     assert np.isfinite(taut.load(str(folder), precision="fp16").logits(IDS)).all()
 
 
@@ -122,7 +128,9 @@ def test_rows_and_groups_of_zeros_stay_zeros(scheme: str) -> None:
 def test_every_kind_of_weight_answers_every_kind_of_request(tmp_path: Path) -> None:
     """CTranslate2#628: one quantization with one option failed on a dtype."""
     folder = tiny("llama", tmp_path / "m")
-    for scheme, kv in itertools.product(("int8", "int8-g64", "int4-g32", "w8a16", "fp16", "bf16"), ("fp32", "bf16", "int8", "k8v4")):
+    for scheme, kv in itertools.product(
+        ("int8", "int8-g64", "int4-g32", "w8a16", "fp16", "bf16"), ("fp32", "bf16", "int8", "k8v4")
+    ):
         model = taut.load(str(folder), precision=scheme, kv_precision=kv, max_context=64)
         for options in ({}, {"temperature": 1e-5, "seed": 1}, {"temperature": 1.5, "top_p": 0.9, "top_k": 5, "seed": 1}):
             assert model.generate(IDS, max_tokens=3, **options).usage.completion_tokens <= 3

@@ -1,11 +1,14 @@
 """INTERIM."""
 
 from __future__ import annotations
+
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import numpy as np
+
 from taut import api
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import blocks_for

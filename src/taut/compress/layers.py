@@ -27,9 +27,11 @@ MIXED_TP = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear. `unit`: the fused linear that it is part of. `asked`: what the recipe says, `scheme` what it gets, `reason` why. `norm`:
-    the norm that alone makes its input, whose gain may take a smoothing. `clips`: whether a search may shrink its range (not q and k: their
-    error goes through the softmax)."""
+    """One linear. `unit`: the fused linear that it is part of. `asked`: what the recipe says, `scheme` what it gets, `reason` why. `source`:
+    what makes its input and may take a smoothing of it: a norm that only linears read, or the linear whose columns pass through attention
+    (v, for o: `heads`, the number of KV heads and of queries for each) or through a product (up, for down). `clips`: whether a search may
+    shrink its range (not q and k: their error goes through the softmax). `tp`: degrees of tensor parallelism that cut it at whole heads and
+    groups."""
 
     name: str
     key: str
@@ -40,7 +42,8 @@ class Layer:
     asked: str
     scheme: str
     reason: str
-    norm: str | None
+    source: str | None
+    heads: tuple[int, int]
     clips: bool
     tp: tuple[int, ...]
 
@@ -52,16 +55,18 @@ def layers_of(built: BuiltModel, recipe: Recipe) -> list[Layer]:
     everything = tuple(name for name, _ in passes.PIPELINE)
     fused = passes.optimize(built.graph, replace(options, disabled=tuple(set(everything) - set(FUSED_FIRST))))
     options.check_pins(fused)
-    norms = _norms(built.graph)
+    sources = _sources(built.graph)
     found = []
     for unit in (node for node in fused.nodes if node.op == "linear"):
         for part in (node for node in unit.decompose() if node.op == "linear"):
-            found.append(_layer(built, fused, options, unit, part, norms.get(part.name)))
+            found.append(_layer(built, fused, options, unit, part, sources.get(part.name)))
     _check_fallbacks(found, recipe)
     return found
 
 
-def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, norm: str | None) -> Layer:
+def _layer(
+    built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, source: tuple[str, tuple[int, int]] | None
+) -> Layer:
     n, k = built.graph.weight_shape(part.weights[0])
     asked, scheme = options.precision_of(unit), options.scheme_of(fused, unit)
     pinned = any(is_named(unit, pattern) for pattern, _ in options.pins)
@@ -78,7 +83,7 @@ def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node,
     names = built.renamed
     return Layer(
         part.name, part.weights[0], names[part.weights[0]], names[part.weights[1]] if len(part.weights) > 1 else None, (n, k),
-        unit.name, asked, scheme, reason, norm, kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
+        unit.name, asked, scheme, reason, *(source or (None, (1, 1))), kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
     )  # fmt: skip
 
 
@@ -93,21 +98,34 @@ def _tensor_parallel(built: BuiltModel, kind: str, shape: tuple[int, int], schem
     return tuple(degree for degree in MIXED_TP if n % (unit * degree) == 0)
 
 
-def _norms(graph: Graph) -> dict[str, str]:
-    """linear → the norm whose result it reads, where only linears with weights of their own read it: then the norm's gain may be divided
-    by what the weights' columns are multiplied with."""
+def _sources(graph: Graph) -> dict[str, tuple[str, tuple[int, int]]]:
+    """linear → (what may be divided where its columns are multiplied, its heads): each division is exact and undone by the linear alone."""
     uses: dict[str, int] = {}
     for node in graph.nodes:
         for key in node.weights:
             uses[key] = uses.get(key, 0) + 1
-    found: dict[str, str] = {}
-    users = graph.users()
+    users, producers = graph.users(), graph.producers()
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
     for node in graph.nodes:
-        if node.op not in NORMS or node.attrs.get("head_dim") or node.outputs[0] in graph.outputs:
-            continue
         readers = users[node.outputs[0]]
-        if readers and all(reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers):
-            found |= {reader.name: node.name for reader in readers}
+        if node.outputs[0] in graph.outputs or not all(
+            reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers
+        ):
+            continue
+        source, heads = None, (1, 1)
+        if node.op in NORMS and not node.attrs.get("head_dim"):
+            source = node
+        elif node.op == "mul":
+            linears = [made for name in node.inputs if (made := producers[name]).op == "linear" and users[name] == [node]]
+            source = linears[-1] if linears else None
+        elif node.op in ("attention", "attention_full"):
+            written = producers[node.inputs[1]] if node.op == "attention" else node
+            value = producers[written.inputs[-1]]
+            kv_heads = int(node.attrs["kv_heads"])
+            heads = (kv_heads, int(node.attrs["heads"]) // kv_heads)
+            source = value if value.op == "linear" and users[value.outputs[0]] == [written] else None
+        if source is not None:
+            found |= {reader.name: (source.name, heads) for reader in readers}
     return found
 
 

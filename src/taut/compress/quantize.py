@@ -218,7 +218,7 @@ class _Job:
                 yield self._layer_maker(layer, smooth, static.get(layer.name)), entries(layer, shifted=layer.name in static)
                 continue
             info = self.checkpoint.tensors[name]
-            scale = smooth.of_norm(key.rpartition(".")[0])
+            scale = smooth.of_source(key.rpartition(".")[0])
             dtype = "float32" if scale is not None or info.dtype not in ("float32", "float16", "bfloat16") else info.dtype
             yield self._plain_maker(name, scale, dtype), [(name, dtype, info.shape)]
 
@@ -246,6 +246,9 @@ class _Job:
                 name=layer.tensor,
             )
             bias = None if layer.bias is None else np.asarray(self.checkpoint.read(layer.bias), np.float32)
+            outputs = smooth.of_source(layer.name)
+            if bias is not None and outputs is not None:
+                bias = bias / outputs
             made = packed(codes, weight, bias=bias, static=static)
             facts.layers[layer.name] = {
                 "error": made.error, "digest": made.digest, "bytes": int(sum(part.nbytes for part in made.parts.values()))
@@ -264,7 +267,7 @@ class _Job:
         ):
             return None
         squares = self.calibration.statistics[layer.name].mean_squares()
-        scale = smooth.of_norm(layer.norm) if layer.norm is not None else None
+        scale = smooth.of_input(layer)
         return squares if scale is None else squares / np.square(scale, dtype=np.float64)
 
     def _write_config(self, static: Mapping[str, Calibrated]) -> None:

@@ -1,5 +1,11 @@
-"""SmoothQuant over a model: for each norm that only linears read, the powers of two that its result is divided by and the weights' columns
-are multiplied with (Xiao et al. 2022; here folded exactly)."""
+"""SmoothQuant over a model (Xiao et al. 2022, arXiv 2211.10438), folded exactly: what makes a linear's input is divided by powers of two,
+channel by channel, and the columns of the weights that read it are multiplied with them.
+
+    norm → q, k, v; norm → gate, up; final norm → head     the norm's gain and bias are divided
+    up → down                                              up's rows: the gate's product passes the division on
+    v → o                                                  v's rows: attention mixes values and passes it on; query heads that share a KV head
+                                                           share its divisors
+"""
 
 from __future__ import annotations
 
@@ -21,55 +27,78 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Smoothing:
-    """`scales` (K,) by norm, powers of two; `alphas`: the migration strength that was found best, 0 where none helped."""
+    """`scales` by the name of what is divided, (its channels,), powers of two; `alphas`: the migration strength that was found best, 0 where
+    none helped."""
 
     scales: Mapping[str, F32] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
 
-    def of_norm(self, norm: str) -> F32 | None:
-        """What the norm's gain and bias are divided by."""
-        return self.scales.get(norm)
+    def of_source(self, name: str) -> F32 | None:
+        """What the gain and bias of the norm, or the rows and bias of the linear, are divided by."""
+        return self.scales.get(name)
+
+    def of_input(self, layer: Layer) -> F32 | None:
+        """(K,) What the layer's input is divided by."""
+        scale = None if layer.source is None else self.scales.get(layer.source)
+        return None if scale is None else repeated(scale, layer.heads)
 
     def scaled(self, layer: Layer, weight: F32) -> F32:
-        scale = self.scales.get(layer.norm) if layer.norm is not None else None
-        return weight if scale is None else weight * scale
+        """The layer's weight (N, K) between a divided input and, where it is one, its own division."""
+        inputs, outputs = self.of_input(layer), self.scales.get(layer.name)
+        if inputs is not None:
+            weight = weight * inputs
+        return weight if outputs is None else weight / outputs[:, None]
 
     @property
     def digest(self) -> str:
         digest = hashlib.sha256()
-        for norm in sorted(self.scales):
-            digest.update(norm.encode() + self.scales[norm].tobytes())
+        for name in sorted(self.scales):
+            digest.update(name.encode() + self.scales[name].tobytes())
         return digest.hexdigest()
 
 
 NONE = Smoothing()
 
 
+def repeated(scale: F32, heads: tuple[int, int]) -> F32:
+    """Of KV heads' channels: for each query head that shares one."""
+    kv_heads, queries = heads
+    if queries == 1:
+        return scale
+    spread: F32 = np.repeat(scale.reshape(kv_heads, 1, -1), queries, axis=1).reshape(-1)
+    return spread
+
+
 def find(
     layers: list[Layer], calibration: Calibration, weight: Callable[[Layer], F32], progress: Progress | None = None
 ) -> Smoothing:
-    """The smoothing of every norm whose readers have quantized inputs, by the error of their outputs on the calibration's samples."""
+    """The smoothing of every source whose readers have quantized inputs, by the error of their outputs on the calibration's samples."""
+    by_name = {layer.name: layer for layer in layers}
     groups: dict[str, list[Layer]] = {}
     for layer in layers:
-        if layer.norm is not None:
-            groups.setdefault(layer.norm, []).append(layer)
+        if layer.source is not None:
+            groups.setdefault(layer.source, []).append(layer)
     scales: dict[str, F32] = {}
     alphas: dict[str, float] = {}
-    for done, (norm, readers) in enumerate(groups.items()):
+    for done, (source, readers) in enumerate(groups.items()):
         if progress:
             progress("smooth", done, len(groups))
         if any(SCHEMES[reader.scheme].inputs == "float" for reader in readers):
             continue
-        statistics = calibration.statistics[readers[0].name]
+        if source in by_name and SCHEMES[by_name[source].scheme].weight in ("f16", "bf16"):
+            continue  # its rows are rounded to 16 bits, where a division is not always exact
+        statistics, heads = calibration.statistics[readers[0].name], readers[0].heads
         found = smoothquant.search(
             statistics.channel_absmax(sinks=False),
             statistics.sample(),
             [weight(reader) for reader in readers],
             readers[0].scheme,
+            heads=heads,
         )
-        alphas[norm] = found.alpha
+        alphas[source] = found.alpha
         if found.alpha:
-            scales[norm] = found.scale
+            channels = len(found.scale) // heads[1]
+            scales[source] = found.scale.reshape(heads[0], heads[1], -1)[:, 0].reshape(channels)
     if progress:
         progress("smooth", len(groups), len(groups))
     return Smoothing(scales, alphas)

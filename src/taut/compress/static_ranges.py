@@ -39,7 +39,7 @@ def of(layers: list[Layer], calibration: Calibration | None, observer: str, smoo
             raise UsageError(f"{layer.scheme} needs calibration: give --calibration FILE, DIR or self")
         statistics = calibration.statistics[layer.name]
         low, high = OBSERVERS[observer](statistics)
-        scale = smooth.of_norm(layer.norm) if layer.norm is not None else None
+        scale = smooth.of_input(layer)
         if scale is not None:
             # The statistics are of the input before it was smoothed; the observer's cut of the range carries over.
             whole = max(abs(bound) for bound in statistics.range(sinks=False))

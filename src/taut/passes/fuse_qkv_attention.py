@@ -39,7 +39,6 @@ def _linear_of(graph: Graph, node: Node) -> Node | None:
     head_dim = int(node.attrs["head_dim"])
     fits = (
         linear.op in QUANTIZED
-        and not linear.attrs.get("weight_group")
         and not linear.attrs.get("act")
         and all(len(graph.weights[key].sources) == 3 for key in linear.weights)
         and [(part.op, part.inputs, part.attrs["begin"]) for part in slices]
@@ -62,6 +61,8 @@ def _fused(linear: Node, attention: Node) -> Node:
     attrs = MappingProxyType(
         {**attention.attrs, "group": linear.attrs["group"], "bits": bits, "interleave": _interleave(attention)}
     )
+    if weight_group := linear.attrs.get("weight_group"):
+        attrs = MappingProxyType({**attrs, "weight_group": weight_group})
     return Node(attention.name, "qkv_attention", linear.inputs, attention.outputs, linear.weights, attrs, (linear, attention))
 
 

@@ -78,7 +78,7 @@ _FLOATS: dict[str, type] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_d
 def _rounded(w: NDArray[np.floating], scheme: str, name: str) -> NDArray[np.generic]:
     w32, absmax = int8.finite_rows(w, name)
     with np.errstate(over="ignore"):
-        narrow = w32.astype(_FLOATS[scheme])
+        narrow: NDArray[np.generic] = w32.astype(_FLOATS[scheme])
     if bad := int(np.count_nonzero(~np.isfinite(narrow.astype(np.float32)))):
         raise ModelFormatError(
             f"{bad:,} weights do not fit {scheme} (the largest is {absmax.max():.3g}); give this layer bf16 or fp32 (--pin)",

@@ -57,7 +57,8 @@ def best_affine(block: Block, own: tuple[F32, F32, F32], clip: bool) -> tuple[F3
     for _ in range(_ROUNDS):
         fit.offer(_codes(y, fit.scale, fit.low, 0, int4.LEVELS))
     scale = _stored(fit.scale * step)
-    return _no_worse(block, scale, _stored((low + fit.low * step) * np.float32(-1 / int4.OFFSET)), own)
+    offset = _stored((low + fit.low * step) * np.float32(-1 / int4.OFFSET))
+    return _no_worse(block, scale, offset, own)
 
 
 def best_symmetric(block: Block, own: tuple[F32, F32, F32], clip: bool) -> tuple[F32, F32, F32]:
@@ -65,7 +66,7 @@ def best_symmetric(block: Block, own: tuple[F32, F32, F32], clip: bool) -> tuple
     peak = _peak(block.x)
     starts = [-peak / np.float32(code) for code in _PEAKS_INT4] + [peak / np.float32(code - 1) for code in _PEAKS_INT4]
     scale = sixteenths(_fit_scale(block, starts, (-8, 7), clip))
-    return _no_worse(block, scale, scale / 16, own)
+    return _no_worse(block, scale, scale * np.float32(1 / 16), own)
 
 
 def best_scale(block: Block, own: tuple[F32, F32], clip: bool) -> tuple[F32, F32]:
@@ -109,7 +110,8 @@ def _fit_scale(block: Block, starts: Iterable[F32], bounds: tuple[int, int], cli
     vx = block.v * block.x
     low, high = block.x.min(axis=0), block.x.max(axis=0)
     nothing = np.zeros_like(low)
-    best, best_gain = nothing.copy(), nothing.copy()
+    best: F32 = nothing.copy()
+    best_gain: F32 = nothing.copy()
     for start in (*starts, *(best for _ in range(_ROUNDS))):  # `best` is filled in place
         codes = _codes(block.x, start, nothing, *bounds)
         slope, square = _dot(codes, vx), np.einsum("gc,gc,gc->c", codes, codes, block.v)
@@ -148,11 +150,15 @@ def _rounded(t: F32, first: int, last: int) -> F32:
 
 def _slope(product: F32, spread: F32, square: F32) -> F32:
     """product / spread; 0 where the spread is nothing beside the rounding of `square`, of which it is the rest."""
-    return np.divide(product, spread, out=np.zeros_like(product), where=(spread > square * np.float32(1e-5)) & (spread > _TINY))
+    slope: F32 = np.divide(
+        product, spread, out=np.zeros_like(product), where=(spread > square * np.float32(1e-5)) & (spread > _TINY)
+    )
+    return slope
 
 
 def _inverse(x: F32) -> F32:
-    return np.divide(np.float32(1), x, out=np.zeros_like(x), where=np.abs(x) > _TINY)
+    inverse: F32 = np.divide(np.float32(1), x, out=np.zeros_like(x), where=np.abs(x) > _TINY)
+    return inverse
 
 
 def _stored(x: F32) -> F32:
@@ -164,7 +170,8 @@ def _stored(x: F32) -> F32:
 def _peak(x: F32) -> F32:
     """The value of the largest magnitude of every column, with its sign."""
     low, high = x.min(axis=0), x.max(axis=0)
-    return np.where(high >= -low, high, low)
+    peak: F32 = np.where(high >= -low, high, low)
+    return peak
 
 
 def _dot(a: F32, b: F32) -> F32:
