@@ -99,7 +99,7 @@ def test_what_is_loaded_here_is_closed_here(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_reference_of_an_artefact_is_its_receipts() -> None:
     model: Any = ScriptedModel()
     assert reference_of(model) == "some/scripted"
-    model.receipt = {"reference": {"path": "its/source"}}
+    model.receipt = {"made_from": {"ref": "its/source"}}
     assert reference_of(model) == "its/source"
 
 

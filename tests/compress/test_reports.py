@@ -55,7 +55,7 @@ def test_an_overflow_in_fp16_is_no_endless_token_0(tmp_path: Path) -> None:
 def test_a_nan_fails_its_request_with_a_clear_error(tmp_path: Path) -> None:
     """vllm#19661: a NaN embedding ended in a traceback of the serializer."""
     folder = rewrite(
-        tiny("bert", tmp_path / "m"), lambda t: t["bert.embeddings.word_embeddings.weight"].__setitem__(7, np.float32(np.inf))
+        tiny("bert", tmp_path / "m"), lambda t: t[next(name for name in t if name.endswith("word_embeddings.weight"))].__setitem__(7, np.float32(np.inf))
     )
     with pytest.raises((NumericalError, taut_format_error())):
         taut.load(str(folder), precision="fp32").embed_ids([[7, 8, 9]])
@@ -121,7 +121,8 @@ def test_rows_and_groups_of_zeros_stay_zeros(scheme: str) -> None:
     w[0], w[1, :64], w[2], w[3, 64:] = 0, 0, 0.25, np.float32(1e-41)
     for algorithm in ("rtn", "imatrix"):
         made = algorithms.dequantize(algorithms.quantize(w, scheme, algorithm=algorithm, importance=np.zeros(128, np.float32)))  # type: ignore[arg-type]
-        assert np.isfinite(made).all() and not made[0].any() and not made[1, :32].any(), algorithm
+        assert np.isfinite(made).all() and not made[0].any(), algorithm
+        assert SCHEMES[scheme].group == 128 or not made[1, :64].any(), algorithm
         np.testing.assert_allclose(made[2], 0.25, rtol=0.01)
 
 

@@ -19,8 +19,11 @@ from taut.units import counted
 
 FUSED_FIRST = ("fuse_qkv", "fuse_gate_up")  # what must share a format
 # Static ranges do not fit what these read on decoders: a few tokens' activations there are out of all proportion.
-DECODERS_DYNAMIC = ("o", "down", "logits")
+DECODERS_DYNAMIC = ("o", "down")
 ENCODERS_DYNAMIC = ("down",)  # behind GELU, by token
+# A decoder's head reads one row of a sequence: float inputs cost no bytes there, and a quarter of int8's whole error comes from its inputs.
+FLOAT_HEAD = "reads one row of a sequence: float inputs cost no bytes there"
+HEADS = {"int8": ("w8a16", FLOAT_HEAD), "int8-static": ("w8a16", FLOAT_HEAD), "int8-g64": ("bf16", f"{FLOAT_HEAD}; the accuracy plan keeps 16 bits")}
 NORMS = ("rms_norm", "layer_norm")
 MIXED_TP = (2, 4, 8)
 
@@ -28,10 +31,9 @@ MIXED_TP = (2, 4, 8)
 @dataclass(frozen=True)
 class Layer:
     """One linear. `unit`: the fused linear that it is part of. `asked`: what the recipe says, `scheme` what it gets, `reason` why. `source`:
-    what makes its input and may take a smoothing of it: a norm that only linears read, or the linear whose columns pass through attention
-    (v, for o: `heads`, the number of KV heads and of queries for each) or through a product (up, for down). `clips`: whether a search may
-    shrink its range (not q and k: their error goes through the softmax). `tp`: degrees of tensor parallelism that cut it at whole heads and
-    groups."""
+    what makes its input and may take a smoothing of it: a norm that only linears read, or the linear whose rows pass through a product (up,
+    for down). `clips`: whether a search may shrink its range (not q and k: their error goes through the softmax). `tp`: degrees of tensor
+    parallelism that cut it at whole heads and groups."""
 
     name: str
     key: str
@@ -43,7 +45,6 @@ class Layer:
     scheme: str
     reason: str
     source: str | None
-    heads: tuple[int, int]
     clips: bool
     tp: tuple[int, ...]
 
@@ -77,14 +78,23 @@ def _layer(
             "reads one row of a sequence: int8 costs nothing there" if rows else f"{k} inputs are no whole groups of {asked}"
         )
     kind = part.name.rpartition(".")[2]
-    exempt = DECODERS_DYNAMIC if built.kind == "decoder" else ENCODERS_DYNAMIC
-    if SCHEMES[scheme].inputs == "static" and not pinned and kind in exempt:
-        scheme, reason = "int8", "its inputs have outlier tokens: quantized by their own range"
+    if not pinned:
+        scheme, reason = _exempt(built.kind, kind, scheme) or (scheme, reason)
     names = built.renamed
     return Layer(
         part.name, part.weights[0], names[part.weights[0]], names[part.weights[1]] if len(part.weights) > 1 else None, (n, k),
-        unit.name, asked, scheme, reason, *(source or (None, (1, 1))), kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
+        unit.name, asked, scheme, reason, source, kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
     )  # fmt: skip
+
+
+def _exempt(model: str, kind: str, scheme: str) -> tuple[str, str] | None:
+    """(scheme, reason) of a linear that a rule leaves out of `scheme`."""
+    if kind == "logits" and scheme in HEADS:
+        return HEADS[scheme]
+    dynamic = DECODERS_DYNAMIC if model == "decoder" else ENCODERS_DYNAMIC
+    if SCHEMES[scheme].inputs == "static" and kind in dynamic:
+        return "int8", "its inputs have outlier tokens: quantized by their own range"
+    return None
 
 
 def _tensor_parallel(built: BuiltModel, kind: str, shape: tuple[int, int], scheme: str) -> tuple[int, ...]:
@@ -98,34 +108,26 @@ def _tensor_parallel(built: BuiltModel, kind: str, shape: tuple[int, int], schem
     return tuple(degree for degree in MIXED_TP if n % (unit * degree) == 0)
 
 
-def _sources(graph: Graph) -> dict[str, tuple[str, tuple[int, int]]]:
-    """linear → (what may be divided where its columns are multiplied, its heads): each division is exact and undone by the linear alone."""
+def _sources(graph: Graph) -> dict[str, str]:
+    """linear → what may be divided where its columns are multiplied: the division is exact, and undone by the linear alone."""
     uses: dict[str, int] = {}
     for node in graph.nodes:
         for key in node.weights:
             uses[key] = uses.get(key, 0) + 1
     users, producers = graph.users(), graph.producers()
-    found: dict[str, tuple[str, tuple[int, int]]] = {}
+    found: dict[str, str] = {}
     for node in graph.nodes:
         readers = users[node.outputs[0]]
-        if node.outputs[0] in graph.outputs or not all(
-            reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers
-        ):
+        if node.outputs[0] in graph.outputs or not all(reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers):
             continue
-        source, heads = None, (1, 1)
+        source = None
         if node.op in NORMS and not node.attrs.get("head_dim"):
             source = node
         elif node.op == "mul":
             linears = [made for name in node.inputs if (made := producers[name]).op == "linear" and users[name] == [node]]
             source = linears[-1] if linears else None
-        elif node.op in ("attention", "attention_full"):
-            written = producers[node.inputs[1]] if node.op == "attention" else node
-            value = producers[written.inputs[-1]]
-            kv_heads = int(node.attrs["kv_heads"])
-            heads = (kv_heads, int(node.attrs["heads"]) // kv_heads)
-            source = value if value.op == "linear" and users[value.outputs[0]] == [written] else None
         if source is not None:
-            found |= {reader.name: (source.name, heads) for reader in readers}
+            found |= {reader.name: source.name for reader in readers}
     return found
 
 

@@ -135,8 +135,6 @@ class _Job:
             assert self.calibration is not None
             observer, static, tried = static_ranges.choose(self, smooth, progress)
         options: dict[str, Any] = {"threads": self.settings.threads}
-        if self.recipe.kv is not None:
-            options["kv_precision"] = self.recipe.kv
         model = api.load(str(self.work), exact=True, **options)
         try:
             ids, values = golden.answer(model)
@@ -163,6 +161,10 @@ class _Job:
         if progress:
             progress("measure", 1, 1)
         return found
+
+    @property
+    def _kv(self) -> str | None:
+        return self.recipe.chosen_kv if self.built.kind == "decoder" else None
 
     def _smoothing(self, progress: Progress | None) -> smoothing.Smoothing:
         if self.recipe.chosen_algorithm != "smoothquant":
@@ -272,7 +274,7 @@ class _Job:
 
     def _write_config(self, static: Mapping[str, Calibrated]) -> None:
         stated = {layer.tensor: StoredLayer(layer.scheme, static.get(layer.name)) for layer in self.layers}
-        files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self.recipe.kv))
+        files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self._kv))
 
     def use_ranges(self, static: Mapping[str, Calibrated], weights: Path) -> None:
         """Other ranges for the inputs of the written weights."""

@@ -48,6 +48,11 @@ class Recipe:
         return self.algorithm or default_algorithm(self.scheme)
 
     @property
+    def chosen_kv(self) -> str | None:
+        """The KV cache's precision; the accuracy plan's has 16 bits."""
+        return self.kv or ("bf16" if self.scheme == "int8-g64" else None)
+
+    @property
     def needs_calibration(self) -> bool:
         return self.chosen_algorithm != "rtn" or any(SCHEMES[scheme].inputs == "static" for scheme in self.schemes)
 

@@ -3,8 +3,6 @@ channel by channel, and the columns of the weights that read it are multiplied w
 
     norm → q, k, v; norm → gate, up; final norm → head     the norm's gain and bias are divided
     up → down                                              up's rows: the gate's product passes the division on
-    v → o                                                  v's rows: attention mixes values and passes it on; query heads that share a KV head
-                                                           share its divisors
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ class Smoothing:
 
     def of_input(self, layer: Layer) -> F32 | None:
         """(K,) What the layer's input is divided by."""
-        scale = None if layer.source is None else self.scales.get(layer.source)
-        return None if scale is None else repeated(scale, layer.heads)
+        return None if layer.source is None else self.scales.get(layer.source)
 
     def scaled(self, layer: Layer, weight: F32) -> F32:
         """The layer's weight (N, K) between a divided input and, where it is one, its own division."""
@@ -58,15 +55,6 @@ class Smoothing:
 
 
 NONE = Smoothing()
-
-
-def repeated(scale: F32, heads: tuple[int, int]) -> F32:
-    """Of KV heads' channels: for each query head that shares one."""
-    kv_heads, queries = heads
-    if queries == 1:
-        return scale
-    spread: F32 = np.repeat(scale.reshape(kv_heads, 1, -1), queries, axis=1).reshape(-1)
-    return spread
 
 
 def find(
@@ -87,18 +75,14 @@ def find(
             continue
         if source in by_name and SCHEMES[by_name[source].scheme].weight in ("f16", "bf16"):
             continue  # its rows are rounded to 16 bits, where a division is not always exact
-        statistics, heads = calibration.statistics[readers[0].name], readers[0].heads
+        statistics = calibration.statistics[readers[0].name]
+        # The first tokens of a sequence count: their activations are the largest, and all other tokens attend to them.
         found = smoothquant.search(
-            statistics.channel_absmax(sinks=False),
-            statistics.sample(),
-            [weight(reader) for reader in readers],
-            readers[0].scheme,
-            heads=heads,
+            statistics.channel_absmax(), statistics.sample(), [weight(reader) for reader in readers], readers[0].scheme
         )
         alphas[source] = found.alpha
         if found.alpha:
-            channels = len(found.scale) // heads[1]
-            scales[source] = found.scale.reshape(heads[0], heads[1], -1)[:, 0].reshape(channels)
+            scales[source] = found.scale
     if progress:
         progress("smooth", len(groups), len(groups))
     return Smoothing(scales, alphas)

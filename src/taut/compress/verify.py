@@ -52,7 +52,6 @@ def _rest(artefact: Artefact, threads: int | None, progress: Progress | None) ->
     try:
         with checkpoints.open(str(artefact.path), with_text=False) as checkpoint:
             yield _layers(artefact, checkpoint)
-        kv = artefact.receipt.get("recipe", {}).get("kv")
         model = api.load(
             str(artefact.path), exact=True, threads=threads, progress=progress, **({} if kv is None else {"kv_precision": kv})
         )

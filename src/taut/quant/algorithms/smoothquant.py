@@ -37,18 +37,12 @@ class Smoothing:
 
 
 def search(
-    absmax: NDArray[np.floating],
-    rows: NDArray[np.floating],
-    weights: Sequence[NDArray[np.floating]],
-    scheme: str,
-    *,
-    heads: tuple[int, int] = (1, 1),
+    absmax: NDArray[np.floating], rows: NDArray[np.floating], weights: Sequence[NDArray[np.floating]], scheme: str
 ) -> Smoothing:
     """The smoothing of a value that all of `weights` (N_i, K) read in `scheme`.
 
     `absmax` (K,): the largest magnitude of each of its channels, from calibration; `rows` (R, K): some of it. Where inputs stay
-    floats, or nothing was sampled, nothing is scaled. `heads`: of K in order so many KV heads, and for each so many query heads, whose channels
-    must get one scale. Raises UsageError when shapes do not fit.
+    floats, or nothing was sampled, nothing is scaled. Raises UsageError when shapes do not fit.
     """
     k = len(absmax)
     for what, shape in (("rows", rows.shape), *(("a weight", w.shape) for w in weights)):
@@ -59,22 +53,12 @@ def search(
         return Smoothing(none, 0.0, {})
     x = np.ascontiguousarray(rows, dtype=np.float32)
     w_absmax = np.max([np.abs(w).max(axis=0) for w in weights], axis=0).astype(np.float64)
-    absmax, w_absmax = _shared(np.asarray(absmax, np.float64), heads), _shared(w_absmax, heads)
     sampled = [np.ascontiguousarray(w[:: -(-len(w) // _MAX_OUTPUTS)], dtype=np.float32) for w in weights]
     wanted = [x @ w.T for w in sampled]
     scales = {0.0: none} | {alpha: power_of_two(absmax, w_absmax, alpha) for alpha in ALPHAS}
     errors = {alpha: _error(x, sampled, wanted, scale, scheme) for alpha, scale in scales.items()}
     alpha = min(errors, key=lambda each: errors[each])  # the first, that is none, where they tie
     return Smoothing(scales[alpha], alpha, errors)
-
-
-def _shared(of_channels: NDArray[np.float64], heads: tuple[int, int]) -> NDArray[np.float64]:
-    """The largest among the query heads of a KV head, for each of them."""
-    kv_heads, queries = heads
-    if queries == 1:
-        return of_channels
-    largest = of_channels.reshape(kv_heads, queries, -1).max(axis=1, keepdims=True)
-    return np.repeat(largest, queries, axis=1).reshape(-1)
 
 
 def power_of_two(absmax: NDArray[np.floating], w_absmax: NDArray[np.floating], alpha: float) -> F32:
