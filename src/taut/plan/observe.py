@@ -1,13 +1,13 @@
 """with_observers: a plan that takes statistics of every value that a linear reads, and stops where none is left to read.
 
 Knows where the statistics' arrays lie and when a batch begins and ends; not what is done with them (compress/calibrate.py), nor what
-they mean (quant/statistics.py). The observing plan shares the weights of the plan that it was made of: `Observation` stands in for the
-store and has the statistics' arrays beside them.
+they mean (quant/statistics.py). The observing plan shares the weights of the plan that it was made of: the statistics' arrays lie beside
+them in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,26 +58,22 @@ def _key(value: str, array: str) -> str:
 
 
 class Observation:
-    """The statistics of an observing plan's values, filled while it runs: `begin`, run the batch, `end`."""
+    """The statistics of an observing plan's values, filled while it runs on `store`: `begin`, run the batch, `end`. With `resumed`, the
+    sample and the statistics of an earlier one, it goes on there; ValueError when they are of other values."""
 
-    def __init__(self, plan: Plan, store: WeightStore) -> None:
-        self._store = store
+    def __init__(self, plan: Plan, store: WeightStore, resumed: tuple[Sample, Mapping[str, Statistics]] | None = None) -> None:
         self._views: list[View] = [step.inputs[0] for step in plan.steps if step.op == "observe"]
         assert self._views, "the plan observes nothing"
         self._sinks = next(int(step.attrs["sinks"]) for step in plan.steps if step.op == "observe")
-        self.sample = Sample()
-        self.statistics = {view.name: Statistics(view.features) for view in self._views}
+        self.sample, found = resumed or (Sample(), {view.name: Statistics(view.features) for view in self._views})
+        self.statistics = dict(found)
+        if {name: own.channels for name, own in found.items()} != {view.name: view.features for view in self._views}:
+            raise ValueError("the statistics are of other values")
         self._ranges = np.zeros((len(self._views), MOST_WINDOWS, 2, 2), np.float32)
         self._picks = np.zeros(1 + 2 * NUM_SAMPLES, np.int32)  # their number, then row and slot of each
         self._chosen: list[tuple[int, int]] = []
-        self._weights = self._packed()
-
-    def restore(self, sample: Sample, statistics: Mapping[str, Statistics]) -> None:
-        """Go on from here, before any executor is made. ValueError for statistics of other values."""
-        if {name: s.channels for name, s in statistics.items()} != {name: s.channels for name, s in self.statistics.items()}:
-            raise ValueError("the statistics are of other values")
-        self.sample, self.statistics = sample, dict(statistics)
-        self._weights = self._packed()
+        weights = {key: store[key] for key in store}
+        self.store = WeightStore({**weights, **self._packed()}, store.rows)
 
     def _packed(self) -> dict[str, PackedWeight]:
         """The arrays by key, in the guise of weights: a step takes the address of any."""
@@ -87,9 +83,6 @@ class Observation:
             arrays |= {_key(view.name, name): getattr(own, name) for name in ARRAYS[:-1]}
             arrays[_key(view.name, ARRAYS[-1])] = ranges
         return {key: PackedWeight("table", array.shape, array) for key, array in arrays.items()}
-
-    def __getitem__(self, key: str) -> PackedWeight:
-        return self._weights[key] if key in self._weights else self._store[key]
 
     def begin(self, positions: NDArray[Any]) -> None:
         """Choose the sample's rows among the next batch's tokens."""
@@ -109,8 +102,3 @@ class Observation:
 
     def _first_bad(self) -> str:
         return next((view.name for view in self._views if not self.statistics[view.name].is_finite), "")
-
-
-def readers(names: Sequence[tuple[str, str]], statistics: Mapping[str, Statistics]) -> dict[str, Statistics]:
-    """The statistics by linear: `names` are (linear, value that it reads); linears of one input share them."""
-    return {linear: statistics[value] for linear, value in names}

@@ -13,6 +13,7 @@ rest's. Everything but the sample is kept for them apart; the readers' argument 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,7 +253,7 @@ def _shared_sample(a: Statistics, b: Statistics) -> F32:
 def window_ranges(x: F32, is_sink: NDArray[np.bool_], starts: NDArray[Any]) -> F32:
     """(windows, 2 classes, low and high) of `x` (tokens, channels); infinity and minus infinity where a class has no row."""
     found = np.empty((len(starts) - 1, 2, 2), np.float32)
-    for window, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for window, (begin, end) in enumerate(itertools.pairwise(starts)):
         for kind in (REST, SINKS):
             rows = x[begin:end][is_sink[begin:end] == bool(kind)] + np.float32(0)
             found[window, kind] = rows.min(initial=np.inf), rows.max(initial=-np.inf)
