@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "linear_split.h"
+#include "observe.h"
 #include "program.h"
 #include "run_linear.h"
 #include "step_args.h"
@@ -344,6 +345,7 @@ std::unique_ptr<Op> make_op(const StepSpec& step, const KvPool& kv, Limits& limi
       {"select", plain<SelectOp>()},
       {"pool", plain<PoolOp>()},
       {"normalize", plain<NormalizeOp>()},
+      {"observe", [](const StepSpec& s, const KvPool&, Limits&) { return make_observe(s); }},
   };
   const auto found = makers.find(step.op);
   return found != makers.end() ? found->second(step, kv, limits) : make_attention_op(step, kv, limits);
