@@ -12,15 +12,16 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import taut
 from taut.bench import report
-from taut.compress.calibrate import Calibration
+from taut.compress.calibration import Calibration
 from taut.compress.recipe import Recipe
+from taut.quality import domains
 
 RECORDS = Path(__file__).parent / "records"
 DECODER, ENCODER, OFFGRID = "smollm2-135m", "minilm", "offgrid"
@@ -62,23 +63,16 @@ CASES = (
 def measure(case: Case, model: str, calibrations: dict[str, Calibration], windows: int, folder: Path) -> dict[str, Any]:
     if case.recipe.needs_calibration and model not in calibrations:
         begun = time.perf_counter()
-        calibrations[model] = taut.calibrate(model, _text())
+        calibrations[model] = taut.calibrate(model, domains.calibration_texts())
         print(f"calibrated {model} on {calibrations[model].tokens:,} tokens in {time.perf_counter() - begun:.0f} s", flush=True)
     begun, out = time.perf_counter(), folder / case.name.replace(" ", "-")
     artefact = taut.quantize(model, out, case.recipe, calibration=calibrations.get(model), quality_windows=0)
     seconds = time.perf_counter() - begun
-    quality = taut.evaluate(str(artefact.path), model, windows=windows).to_json()
+    quality = taut.evaluate(str(artefact.path), model, windows=windows if case.model != ENCODER else None).to_json()
     return {
         "recipe": artefact.receipt["recipe"], "bytes": artefact.receipt["bytes"], "quantize_s": seconds, "observer": artefact.receipt["observer"],
         "observers_tried": artefact.receipt["observers_tried"], **quality,
     }  # fmt: skip
-
-
-def _text() -> Iterator[str]:
-    from taut.quality import domains
-
-    text = domains.calibration_text()
-    yield from (text[i : i + 4096] for i in range(0, len(text), 4096))
 
 
 def main() -> None:

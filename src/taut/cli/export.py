@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from taut.cli import values
+from taut.cli.console import print_note
 from taut.cli.options import plain
+from taut.units import counted
 
 
 def command(
@@ -17,6 +19,9 @@ def command(
     to: Annotated[str, plain("--to", "The format.", values.one_of(("compressed-tensors", "gguf")))],
 ) -> None:
     """Export an artefact for other engines: compressed-tensors (vLLM), gguf (llama.cpp). What a format cannot hold is refused."""
-    from taut.compress.export import export
+    from taut.compress.exporting import export
 
-    print(export(artefact, out, to))
+    made = export(artefact, out, to)
+    print(f"{made.path}: " + ", ".join(f"{counted(count, 'weight')} as {name}" for name, count in made.formats.items()))
+    if made.widened:
+        print_note(f"{counted(len(made.widened), 'weight')} became floats, as readers expect: {', '.join(made.widened[:4])}")

@@ -23,13 +23,13 @@ def command(
         str | None,
         plain(
             "--calibration",
-            "Text to calibrate on; default self, text that the model writes itself.",
+            "Text to calibrate on; self: what the model writes; default documentation and code of Python itself.",
             values.text("FILE|DIR|self"),
         ),
     ] = None,
     stats_cache: Annotated[
         Path | None,
-        plain("--stats-cache", "Keep the calibration's statistics there, and use what is there.", {"metavar": "FILE"}),
+        plain("--stats-cache", "A folder that keeps the calibration's statistics, and whose are used.", {"metavar": "DIR"}),
     ] = None,
     quality_windows: Annotated[
         int,

@@ -57,6 +57,10 @@ class RecipeOptions:
         plain("--max-fallbacks", "Largest share of layers that may get another scheme; default 0.1.", values.number(0, 1)),
     ] = None
 
+    symmetric: Annotated[
+        bool, plain("--symmetric", "int4 without minima, as compressed-tensors needs it; costs accuracy.", values.switch())
+    ] = False
+
     def chosen(self) -> Recipe:
         from taut.compress import recipe
 
@@ -66,6 +70,8 @@ class RecipeOptions:
             for name in ("scheme", "algorithm", "observer", "kv", "max_fallbacks")
             if (value := getattr(self, name)) is not None
         }
+        if self.symmetric:
+            given["symmetric"] = True
         if self.pin:
             given["pins"] = (*start.pins, *(pin for pins in self.pin for pin in pins.split()))
         return replace(start, **given)

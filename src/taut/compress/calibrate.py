@@ -15,7 +15,7 @@ from pathlib import Path
 
 from taut import checkpoint as checkpoints
 from taut.api import Model
-from taut.compress.calibration import Calibration, read, write
+from taut.compress.calibration import Calibration, digest_of, read, write
 from taut.compress.windows import Texts, Windows, cut
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import blocks_for
@@ -63,12 +63,12 @@ def calibrate(
 
 
 @contextmanager
-def opened(model: Reference) -> Iterator[Loaded]:
+def opened(model: Reference, threads: int | None = None) -> Iterator[Loaded]:
     """The loaded model; one that is given by name is loaded in float, as its files store it, and closed at the end."""
     if not isinstance(model, str):
         yield model.loaded if isinstance(model, Model) else model
         return
-    loaded = load_model(model, precision=_stored_precision(model), exact=True)
+    loaded = load_model(model, precision=_stored_precision(model), exact=True, threads=threads)
     try:
         yield loaded
     finally:
@@ -85,7 +85,7 @@ def _stored_precision(ref: str) -> str:
 def model_digest(loaded: Loaded) -> str:
     """A hash of the identity of the model's files."""
     with checkpoints.open(loaded.checkpoint.ref, with_text=False) as checkpoint:
-        return hashlib.blake2b(checkpoint.source.identity().encode(), digest_size=16).hexdigest()
+        return digest_of(checkpoint)
 
 
 @dataclass

@@ -5,6 +5,7 @@ Knows how a calibration is written and checked when read; not how it is measured
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taut.checkpoint import Checkpoint
 from taut.errors import ModelFormatError, UsageError
 from taut.quant.statistics import Sample, Statistics
 
@@ -43,6 +45,16 @@ class Calibration:
         """By linear, as the graph names them before any fusion: "layers.0.q", …, "logits"."""
         return {linear: self.by_value[value] for linear, value in self.inputs.items()}
 
+    @property
+    def digest(self) -> str:
+        """Names the text and the model that these statistics are of."""
+        return f"{self.model_digest}-{self.text_digest}"
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """UsageError when the statistics are of another model's files."""
+        if self.model_digest != digest_of(checkpoint):
+            raise UsageError(f"the calibration is of other files than {checkpoint.name}'s; calibrate this model")
+
     def save(self, path: Path) -> None:
         """Write it as npz; a file that is there is replaced at once or not at all. UsageError when it cannot be written."""
         write(path, self, Sample())
@@ -53,6 +65,11 @@ class Calibration:
         if not path.is_file():
             raise UsageError(f"there is no calibration {str(path)!r}; give a file that Calibration.save wrote")
         return read(path)[0]
+
+
+def digest_of(checkpoint: Checkpoint) -> str:
+    """A hash of the identity of the model's files."""
+    return hashlib.blake2b(checkpoint.source.identity().encode(), digest_size=16).hexdigest()
 
 
 def write(path: Path, calibration: Calibration, sample: Sample) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taut.api import Model
 from taut.compress.artefact import Artefact
-from taut.compress.calibrate import Calibration
+from taut.compress.calibration import Calibration
 from taut.compress.quantize import Samples, Settings
 from taut.compress.quantize import quantize as run
 from taut.compress.recipe import Recipe
@@ -33,9 +33,10 @@ def quantize(
     """Quantize `model` (a folder, a GGUF file, a hub id or an alias) into the new folder `out`.
 
     scheme: of the linear layers (quant/formats.py), or a whole Recipe. calibration: taut.calibrate's result, texts, token ids, a file or
-    folder of text, or "self", which None means where calibration is needed. pin: PATTERN=SCHEME for single linears. metric: measured on
-    the model and on the artefact, and kept in the receipt. quality_windows: of held-out text in each domain; 0: quality is not measured.
-    more: algorithm, observer, kv, max_fallbacks (compress/recipe.py); stats_cache, threads; progress(stage, done, total).
+    folder of text, or "self" (what the model writes); None: documentation and code of Python itself, where calibration is needed. pin:
+    PATTERN=SCHEME for single linears. metric: measured on the model and on the artefact, and kept in the receipt. quality_windows: of
+    held-out text in each domain; 0: quality is not measured. more: algorithm, observer, kv, max_fallbacks (compress/recipe.py);
+    stats_cache, threads; progress(stage, done, total).
 
     Returns the Artefact: its path and receipt. Raises UsageError, ModelError, CompressionError.
     """

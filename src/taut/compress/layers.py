@@ -23,7 +23,11 @@ DECODERS_DYNAMIC = ("o", "down")
 ENCODERS_DYNAMIC = ("down",)  # behind GELU, by token
 # A decoder's head reads one row of a sequence: float inputs cost no bytes there, and a quarter of int8's whole error comes from its inputs.
 FLOAT_HEAD = "reads one row of a sequence: float inputs cost no bytes there"
-HEADS = {"int8": ("w8a16", FLOAT_HEAD), "int8-static": ("w8a16", FLOAT_HEAD), "int8-g64": ("bf16", f"{FLOAT_HEAD}; the accuracy plan keeps 16 bits")}
+HEADS = {
+    "int8": ("w8a16", FLOAT_HEAD),
+    "int8-static": ("w8a16", FLOAT_HEAD),
+    "int8-g64": ("bf16", f"{FLOAT_HEAD}; the accuracy plan keeps 16 bits"),
+}
 NORMS = ("rms_norm", "layer_norm")
 MIXED_TP = (2, 4, 8)
 
@@ -65,9 +69,7 @@ def layers_of(built: BuiltModel, recipe: Recipe) -> list[Layer]:
     return found
 
 
-def _layer(
-    built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, source: tuple[str, tuple[int, int]] | None
-) -> Layer:
+def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, source: str | None) -> Layer:
     n, k = built.graph.weight_shape(part.weights[0])
     asked, scheme = options.precision_of(unit), options.scheme_of(fused, unit)
     pinned = any(is_named(unit, pattern) for pattern, _ in options.pins)
@@ -118,7 +120,9 @@ def _sources(graph: Graph) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in graph.nodes:
         readers = users[node.outputs[0]]
-        if node.outputs[0] in graph.outputs or not all(reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers):
+        if node.outputs[0] in graph.outputs or not all(
+            reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers
+        ):
             continue
         source = None
         if node.op in NORMS and not node.attrs.get("head_dim"):

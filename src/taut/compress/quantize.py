@@ -26,14 +26,17 @@ from taut.checkpoint.quantized import Quantization, StoredLayer
 from taut.compress import files, golden, receipt, smoothing, static_ranges
 from taut.compress.artefact import Artefact, write_receipt
 from taut.compress.audit import audited
-from taut.compress.calibrate import Calibration, calibrate
+from taut.compress.calibrate import calibrate, opened
+from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer, layers_of
 from taut.compress.recipe import Recipe
 from taut.compress.tensor_file import Entry, TensorFile
+from taut.compress.text import read_calibration
 from taut.compress.weights import entries, packed
 from taut.errors import CompressionError, UsageError
 from taut.loading import Progress
 from taut.models import BuiltModel
+from taut.quality import domains
 from taut.quant import algorithms
 from taut.quant.formats import SCHEMES
 from taut.quant.schemes.static import Calibrated
@@ -46,7 +49,7 @@ Samples = Iterable[str] | Iterable[Sequence[int]]
 @dataclass(frozen=True)
 class Settings:
     """What does not change the artefact's weights. windows: of held-out text in each domain, by which the artefact is judged; 0: it is not.
-    metric: the user's own figure of a model. stats_cache: a file that keeps the calibration's statistics. threads None: what the machine
+    metric: the user's own figure of a model. stats_cache: a folder that keeps the calibration's statistics. threads None: what the machine
     allows."""
 
     windows: int = 2
@@ -66,7 +69,8 @@ def quantize(
 ) -> Artefact:
     """Quantize the model `ref` into the folder `out`, which must not be there.
 
-    calibration: a Calibration, texts or token ids, a file or folder of text, or "self" (text that the model writes), which None means.
+    calibration: a Calibration, texts or token ids, a file or folder of text, or "self" (text that the model writes); None: documentation
+    and code of Python itself (quality/domains.py), where calibration is needed.
     Raises UsageError, ModelError, CompressionError; what was written stays for the next try.
     """
     place = Path(out)
@@ -104,10 +108,14 @@ def _needs_calibration(recipe: Recipe, layers: list[Layer]) -> bool:
     return recipe.chosen_algorithm != "rtn" or any(SCHEMES[layer.scheme].inputs == "static" for layer in layers)
 
 
-def _calibrated(ref: str, text: Samples | str | None, settings: Settings, progress: Progress | None) -> Calibration:
-    return calibrate(
-        ref, "self" if text is None else text, cache=settings.stats_cache, threads=settings.threads, progress=progress
-    )
+def _calibrated(ref: str, given: Samples | str | None, settings: Settings, progress: Progress | None) -> Calibration:
+    with opened(ref, settings.threads) as model:
+        texts: Any = given
+        if given is None:
+            texts = domains.calibration_texts()
+        elif isinstance(given, str):
+            texts = read_calibration(given, model)
+        return calibrate(model, texts, progress=progress, cache=settings.stats_cache)
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,7 @@ class _Job:
                 layer.scheme,
                 importance=importance,
                 algorithm="rtn" if importance is None else "imatrix",
+                symmetric=self.recipe.symmetric and SCHEMES[layer.scheme].weight == "int4",
                 clip=layer.clips,
                 name=layer.tensor,
             )

@@ -23,7 +23,7 @@ from taut import api
 from taut.api import RECEIPT
 from taut.checkpoint import Checkpoint
 from taut.compress import evaluate
-from taut.compress.calibrate import Calibration
+from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer, fallbacks
 from taut.compress.recipe import Recipe
 from taut.quant.schemes.static import Calibrated

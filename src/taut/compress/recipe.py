@@ -22,7 +22,8 @@ MAX_FILE_BYTES = 1 << 20
 class Recipe:
     """scheme: of every linear that no pin names. pins: PATTERN=SCHEME, the last match counting. algorithm None: what suits the scheme
     (`default_algorithm`). observer: how the ranges of static inputs are chosen. kv: the KV cache's precision that the artefact asks for;
-    None what its scheme implies. max_fallbacks: the largest share of layers that may get another scheme than they were to have."""
+    None what its scheme implies. max_fallbacks: the largest share of layers that may get another scheme than they were to have.
+    symmetric: int4 without a minimum of its own in each group, as some other programs' formats need; it costs accuracy."""
 
     scheme: str = "int8"
     algorithm: str | None = None
@@ -30,6 +31,7 @@ class Recipe:
     pins: tuple[str, ...] = ()
     kv: str | None = None
     max_fallbacks: float = 0.1
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         for name, value, accepted in (
@@ -40,6 +42,8 @@ class Recipe:
         ):
             if value not in accepted:
                 raise UsageError(f"{name} {value!r} is not one of {', '.join(str(a) for a in accepted if a is not None)}")
+        if not isinstance(self.symmetric, bool):
+            raise UsageError(f"symmetric must be true or false, not {self.symmetric!r}")
         if not isinstance(self.max_fallbacks, (int, float)) or not 0 <= self.max_fallbacks <= 1:
             raise UsageError(f"max_fallbacks must be a share from 0 to 1, not {self.max_fallbacks!r}")
 

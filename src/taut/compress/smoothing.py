@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.compress.calibrate import Calibration
+from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer
 from taut.loading import Progress
 from taut.quant.algorithms import smoothquant

@@ -12,7 +12,7 @@ from taut import api
 from taut.checkpoint import Checkpoint
 from taut.checkpoint.quantized import SHIFTED
 from taut.checkpoint.safetensors import SafetensorsFile
-from taut.compress.calibrate import Calibration
+from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer
 from taut.compress.smoothing import Smoothing
 from taut.errors import UsageError

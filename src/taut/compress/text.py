@@ -158,10 +158,11 @@ def _sampled(loaded: Loaded, start: int, length: int) -> Iterator[list[int]]:
     seed, ends = 0, loaded.checkpoint.tokenizer.eos_ids if loaded.checkpoint.tokenizer else frozenset()
     while True:
         texts: dict[str, list[int]] = {}
-        for seed in range(seed + 1, seed + 1 + loaded.config.max_sequences):
-            texts[f"calibration-{seed}"] = [start]
-            sampling = SamplingParams(temperature=1.0, seed=seed)
-            loaded.loop.submit(GenerateRequest(f"calibration-{seed}", (start,), max(length - 1, 1), sampling))
+        first, seed = seed + 1, seed + loaded.config.max_sequences
+        for number in range(first, seed + 1):
+            texts[f"calibration-{number}"] = [start]
+            sampling = SamplingParams(temperature=1.0, seed=number)
+            loaded.loop.submit(GenerateRequest(f"calibration-{number}", (start,), max(length - 1, 1), sampling))
         while loaded.loop.has_work:
             for event in loaded.loop.step():
                 if isinstance(event, TextEvent) and event.request_id in texts:

@@ -52,9 +52,7 @@ def _rest(artefact: Artefact, threads: int | None, progress: Progress | None) ->
     try:
         with checkpoints.open(str(artefact.path), with_text=False) as checkpoint:
             yield _layers(artefact, checkpoint)
-        model = api.load(
-            str(artefact.path), exact=True, threads=threads, progress=progress, **({} if kv is None else {"kv_precision": kv})
-        )
+        model = api.load(str(artefact.path), exact=True, threads=threads, progress=progress)
     except TautError as error:
         yield Check("loads", False, str(error))
         return

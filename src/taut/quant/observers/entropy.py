@@ -17,7 +17,8 @@ THRESHOLDS = tuple(float(t) for t in np.geomspace(1, 1 / 256, 129))  # shares of
 
 def bounds(statistics: Statistics, *, sinks: bool = False) -> tuple[float, float]:
     """One threshold for both signs, within the range."""
-    low, high, counts = statistics.distribution(sinks=sinks)
+    low, high, numbers = statistics.distribution(sinks=sinks)
+    counts = numbers.astype(np.float64)
     least, greatest = statistics.range(sinks=sinks)
     edges, below = _magnitudes(low, high, counts)
     most = max(abs(least), abs(greatest))

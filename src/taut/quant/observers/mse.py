@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from taut.quant.schemes.static import QMAX
+from taut.quant.schemes.int8 import QMAX
 from taut.quant.statistics import F64, Statistics
 
 POWER = 2.4
@@ -18,7 +18,8 @@ NARROW = 1e-3  # steps; a narrower bin counts as a point
 
 def bounds(statistics: Statistics, *, sinks: bool = False) -> tuple[float, float]:
     """The best of both ends shrunk together, then of each alone, from there."""
-    low, high, counts = statistics.distribution(sinks=sinks)
+    low, high, numbers = statistics.distribution(sinks=sinks)
+    counts = numbers.astype(np.float64)
     least, greatest = statistics.range(sinks=sinks)
     best = (mean_error(low, high, counts, least, greatest), least, greatest)
     for which in ((1, 1), (1, 0), (0, 1)):
