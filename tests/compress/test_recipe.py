@@ -97,7 +97,9 @@ def test_what_may_be_smoothed(tmp_path: Path) -> None:
     assert decoder["layers.0.down"].source == "layers.0.up", "silu(gate) * up passes a division of up on"
     assert decoder["logits"].source is None, "the head is the embedding too"
     encoder = layers(tiny("bert", tmp_path / "b"), Recipe())
-    assert not any(layer.source for layer in encoder.values()), "post-norm: the residual reads the norm too; GELU passes nothing on"
+    assert not any(layer.source for layer in encoder.values()), (
+        "post-norm: the residual reads the norm too; GELU passes nothing on"
+    )
 
 
 def test_queries_and_keys_are_never_clipped(tmp_path: Path) -> None:
