@@ -87,7 +87,9 @@ def test_what_is_said_and_what_it_takes(folder: Path) -> None:
         assert (f"KV cache {kv}" in model.summary()) == (kv != "fp32")
         memory = model.describe()["memory"]
         sizes[kv] = memory["kv_bytes"] / memory["kv_tokens"]
-    assert sizes["fp32"] == 2 * sizes["bf16"] > 2 * sizes["int8"] > 2 * sizes["k8v4"]
+    assert sizes["fp32"] == 2 * sizes["bf16"] > 2 * sizes["int8"] >= 2 * sizes["k8v4"], (
+        "a group of this model's heads is half empty"
+    )
     assert load(folder, precision="int8").describe()["kv_precision"] == "int8"
     assert load(folder, precision="bf16").describe()["kv_precision"] == "fp32"
 
@@ -104,7 +106,7 @@ def smollm2() -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Windows of text, and the logits of the packaged decoder in fp32 throughout."""
     model = taut.load("smollm2-135m", precision="fp32", max_context=256, memory_bytes=2 << 30)
     assert model.tokenizer is not None
-    windows = pydoc_windows(model.tokenizer, 2, 192)
+    windows = pydoc_windows(model.tokenizer, 1, 192)
     return windows, [model.logits(ids.tolist()) for ids in windows]
 
 
