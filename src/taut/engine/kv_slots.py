@@ -79,7 +79,9 @@ class Slot:
         data = self._data(raw)
         rows = data.transpose(1, 0, 2) if self.is_key else data.transpose(0, 2, 1)
         out: Floats = rows.reshape(BLOCK_TOKENS, self.head_dim).astype(np.float32)
-        return out * self._scales(raw)[:, None] if self.kind == "int8" else out
+        if self.kind == "int8":
+            out *= self._scales(raw)[:, None]
+        return out
 
     def _data(self, raw: Bytes) -> NDArray[Any]:
         dtype, together = _NUMBERS[self.kind]
