@@ -78,7 +78,7 @@ class Slot:
             return self._read_nibbles(raw)
         data = self._data(raw)
         rows = data.transpose(1, 0, 2) if self.is_key else data.transpose(0, 2, 1)
-        out: Floats = rows.reshape(BLOCK_TOKENS, self.head_dim).astype(np.float32)
+        out = np.array(rows.reshape(BLOCK_TOKENS, self.head_dim), np.float32)
         if self.kind == "int8":
             out *= self._scales(raw)[:, None]
         return out
@@ -90,7 +90,8 @@ class Slot:
         return numbers.reshape(across // together, along, together)
 
     def _scales(self, raw: Bytes) -> Floats:
-        return raw[self.data_bytes :].view(np.float32)
+        scales: Floats = raw[self.data_bytes :].view(np.float32)
+        return scales
 
     def _nibbles(self, raw: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
         """Views (32, groups, 16) of the bytes and (groups, 2, 32) of scales and minima."""
