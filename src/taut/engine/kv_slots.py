@@ -86,8 +86,9 @@ class Slot:
     def _data(self, raw: Bytes) -> NDArray[Any]:
         dtype, together = _NUMBERS[self.kind]
         across, along = (self.head_dim, BLOCK_TOKENS) if self.is_key else (BLOCK_TOKENS, self.head_dim)
-        numbers = raw[: across * along * np.dtype(dtype).itemsize].view(dtype)
-        return numbers.reshape(across // together, along, together)
+        numbers: NDArray[Any] = raw[: across * along * np.dtype(dtype).itemsize].view(dtype)
+        shaped: NDArray[Any] = numbers.reshape(across // together, along, together)
+        return shaped
 
     def _scales(self, raw: Bytes) -> Floats:
         scales: Floats = raw[self.data_bytes :].view(np.float32)
