@@ -1,6 +1,6 @@
 """The int8 or int4 linear alone: percent of the int8 peak for prefill shapes, percent of read bandwidth for 1..16 rows.
 
-    python bench/linear.py [--bits 8|4] [--group 128] [--threads N] [--seconds S] [--json FILE]
+    python bench/linear.py [--bits 8|4] [--group 128] [--weight-groups] [--threads N] [--seconds S] [--json FILE]
 
 "Of the limit" is of the int8 rate in prefill (int4 on AVX2 sums in 16 bits and may pass it), of the read bandwidth in decode. Both are
 measured just before and after every repetition, in this process, on the same threads; the figures are medians of the paired ratios.
@@ -34,10 +34,11 @@ DECODE_BYTES = 300 << 20
 
 @dataclass(frozen=True)
 class Format:
-    """int8 weights with activations in groups, or int4 weights in the same groups."""
+    """int8 weights with activations in groups, the weights too where `weight_groups`; or int4 weights in the same groups."""
 
     bits: int
     group: int
+    weight_groups: bool = False
 
     def packed(self, n: int, k: int) -> NDArray[np.uint8]:
         """Random weights (n, k) as the kernels read them."""
@@ -61,7 +62,7 @@ class Linear:
         packed = format.packed(n, k)
         self.w = machine.allocate(copies * packed.nbytes).reshape(copies, -1)
         self.w[...] = packed
-        self.w_scale = np.full(n, 1e-3, np.float32)
+        self.w_scale = np.full(n * (k // format.group if format.weight_groups else 1), 1e-3, np.float32)
         self.y = self.machine.allocate(4 * rows * n).view(np.float32).reshape(rows, n)
 
     def _huge(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -76,7 +77,8 @@ class Linear:
         for w in self.w:
             native.module().linear(
                 self.x, self.layout.row_bytes, self.layout.scales_offset, begin, segment, w, self.w_scale, None, self.y,
-                rows=rows, group=0 if self.format.bits == 8 else self.format.group, pool=self.machine.pool, isa=self.machine.isa,
+                rows=rows, group=0 if self.format.bits == 8 else self.format.group,
+                weight_group=self.format.group if self.format.weight_groups else 0, pool=self.machine.pool, isa=self.machine.isa,
             )  # fmt: skip
         return time.perf_counter() - start, (time.process_time() - cpu) / self.machine.threads
 
@@ -119,7 +121,8 @@ def decode(machine: Runtime, format: Format, probe: Any, seconds: float) -> list
     copies = -(-DECODE_BYTES // format.packed(n, k).nbytes)
     for rows in DECODE_ROWS:
         linear = Linear(machine, format, rows, k, n, copies)
-        figures = paired(lambda: float(probe.read(0.02)), linear, float(linear.w.nbytes), seconds)
+        nbytes = float(linear.w.nbytes + copies * linear.w_scale.nbytes)
+        figures = paired(lambda: float(probe.read(0.02)), linear, nbytes, seconds)
         records.append({"rows": rows, "k": k, "n": n, **figures})
         show(f"{rows} rows", figures, 1e9, "GB/s")
     return records
@@ -129,19 +132,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bits", type=int, choices=(8, 4), default=8)
     parser.add_argument("--group", type=int, choices=int4.GROUPS, default=128)
+    parser.add_argument("--weight-groups", action="store_true", help="scales of the int8 weights are of the groups too")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=2.0, help="per shape")
     parser.add_argument("--json", type=Path, help="write the record here")
     options = parser.parse_args()
     machine = runtime(options.threads)
     probe = native.module().LimitProbe(machine.threads, machine.isa)
+    if options.weight_groups and options.bits != 8:
+        parser.error("--weight-groups is for int8; int4 weights always are in groups")
     print(f"{machine.isa}, {machine.threads} threads, int{options.bits}, groups of {options.group}")
-    format = Format(options.bits, options.group)
+    format = Format(options.bits, options.group, options.weight_groups)
     result = {
         "isa": machine.isa,
         "threads": machine.threads,
         "bits": format.bits,
         "group": format.group,
+        "weight_groups": format.weight_groups,
         "prefill": prefill(machine, format, probe, options.seconds),
         "decode": decode(machine, format, probe, options.seconds),
     }

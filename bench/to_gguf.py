@@ -15,41 +15,13 @@ import gguf
 import numpy as np
 
 from taut import checkpoint
+from taut.compress.export.gguf_file import gguf_name, row_order
 
-TOP = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-LAYER = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 TYPES = {
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
     "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
     "f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
 }
-
-
-def gguf_name(name: str) -> str:
-    if name in TOP:
-        return TOP[name]
-    parts = name.split(".")
-    return f"blk.{parts[2]}.{LAYER['.'.join(parts[3:-1])]}.{parts[-1]}"
-
-
-def interleaved(w: np.ndarray, heads: int) -> np.ndarray:
-    """GGUF keeps the two halves of a rotated pair side by side; Hugging Face keeps them half a head apart."""
-    rotated: np.ndarray = w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
-    return rotated
 
 
 def metadata(writer: gguf.GGUFWriter, config: dict[str, Any], file_type: gguf.LlamaFileType) -> None:
@@ -111,7 +83,7 @@ def convert(folder: str, out: Path, kind: str) -> None:
             continue
         for part, count in heads.items():
             if part in gguf_name(name):
-                w = interleaved(w, count)
+                w = w[row_order(len(w), count)]
         writer.write_tensor_data(gguf.quants.quantize(w, quantization))
     writer.close()
 

@@ -61,17 +61,24 @@ int64_t packed_size(int64_t n, int64_t k, int64_t group) {
   return panels_of(n) * (group == 0 ? kPanelColumns * ((k + 3) / 4 * 4) : k / group * q4_group_bytes(group));
 }
 
-void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t group, int64_t panel_begin,
-          std::optional<int64_t> panel_end, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+bool is_group(int64_t group, int64_t k) { return (group == 32 || group == 64 || group == 128) && k % group == 0; }
+
+void pack(const Matrix& w, const std::string& type, Bytes packed, Floats scale, int64_t group, int64_t weight_group,
+          bool by_input, int64_t panel_begin, std::optional<int64_t> panel_end, std::shared_ptr<ThreadPool> pool,
+          const std::string& isa) {
   PackQ4 p;
   p.source = source_of(w, type);
   p.n = static_cast<int64_t>(w.shape(0)), p.k = static_cast<int64_t>(w.shape(1)), p.group = group;
+  p.weight_group = weight_group, p.by_input = by_input;
   const int64_t panels = panels_of(p.n), end = panel_end.value_or(panels);
   require(p.n > 0 && p.k > 0 && w.stride(1) == 1, "pack: the weight must have rows, columns and contiguous columns");
-  require(group == 0 || ((group == 32 || group == 64 || group == 128) && p.k % group == 0),
-          "pack: group must be 0 (int8), or 32, 64 or 128 that divides the columns");
-  require(static_cast<int64_t>(packed.size()) == packed_size(p.n, p.k, group) &&
-              static_cast<int64_t>(scale.size()) == panels * kPanelColumns,
+  require((group == 0 || is_group(group, p.k)) && (weight_group == 0 || is_group(weight_group, p.k)),
+          "pack: group must be 0, or 32, 64 or 128 that divides the columns; so must weight_group");
+  require((group != 0) + (weight_group != 0) + by_input <= 1,
+          "pack: only one of group, weight_group and by_input can be asked for");
+  const int64_t bytes = by_input ? panels * kPanelColumns * p.k : packed_size(p.n, p.k, group);
+  const int64_t num_scales = panels * kPanelColumns * (weight_group == 0 ? 1 : p.k / weight_group);
+  require(static_cast<int64_t>(packed.size()) == bytes && static_cast<int64_t>(scale.size()) == num_scales,
           "pack: packed or scale does not have the size of the packed weight (quant/schemes: packed_shape)");
   require(0 <= panel_begin && panel_begin <= end && end <= panels,
           "pack: panels must lie in [0, " + std::to_string(panels) + "]");
@@ -98,31 +105,35 @@ struct Cut {
 };
 
 LinearQ8 linear_args(const Bytes& x, int64_t row_bytes, int32_t scales_offset, const Cut& cut, const Bytes& w,
-                     const Floats& w_scale, const std::optional<Floats>& bias, const Output& y, int activation, int64_t group) {
+                     const Floats& w_scale, const std::optional<Floats>& bias, const Output& y, int activation, int64_t group,
+                     int64_t weight_group) {
   require(cut.segment.size() == 5 && !cut.begin.empty() && cut.segment[4] + 1 == static_cast<int32_t>(cut.begin.size()),
           "linear: begin needs one entry more than there are pieces, segment five");
   LinearQ8 a;
   a.x = x.data(), a.x_row_bytes = row_bytes, a.scales_offset = scales_offset;
   a.pieces.k = cut.begin.back(), a.pieces.count = cut.segment[4], a.pieces.begin = cut.begin.data();
   std::copy(cut.segment.begin(), cut.segment.end(), a.pieces.segment);
-  a.w = w.data(), a.w_scale = w_scale.data(), a.bias = bias.has_value() ? bias->data() : nullptr;
+  a.w = w.data(), (weight_group == 0 ? a.w_scale : a.group_scale) = w_scale.data(),
+  a.bias = bias.has_value() ? bias->data() : nullptr;
   a.n = static_cast<int32_t>(y.shape(1)), a.y = y.data(), a.y_row_bytes = a.n * 4;
   a.activation = static_cast<Activation>(activation);
   const int64_t padded = panels_of(a.n) * kPanelColumns;
   require(static_cast<int64_t>(x.size()) >= static_cast<int64_t>(y.shape(0)) * row_bytes &&
               static_cast<int64_t>(w.size()) == packed_size(a.n, a.pieces.k, group) &&
-              static_cast<int64_t>(w_scale.size()) == padded &&
+              static_cast<int64_t>(w_scale.size()) == padded * (weight_group == 0 ? 1 : a.pieces.count) &&
               (!bias.has_value() || static_cast<int64_t>(bias->size()) == padded),
           "linear: x, w, w_scale or bias is smaller than the shape of y needs");
-  require(group == 0 || a.pieces.count * group == a.pieces.k, "linear: the pieces of an int4 linear must be its groups");
+  for (const int64_t own : {group, weight_group}) {
+    require(own == 0 || a.pieces.count * own == a.pieces.k, "linear: the pieces must be the groups of the weight");
+  }
   return a;
 }
 
 void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32_t> begin, std::vector<int32_t> segment,
             Bytes w, Floats w_scale, std::optional<Floats> bias, Output y, int activation, std::vector<int64_t> rows,
-            int64_t group, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+            int64_t group, int64_t weight_group, std::shared_ptr<ThreadPool> pool, const std::string& isa) {
   const Cut cut{std::move(begin), std::move(segment)};
-  const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation, group);
+  const LinearQ8 a = linear_args(x, row_bytes, scales_offset, cut, w, w_scale, bias, y, activation, group, weight_group);
   require(rows.size() >= 2 && rows.front() >= 0 && std::is_sorted(rows.begin(), rows.end()) &&
               rows.back() <= static_cast<int64_t>(y.shape(0)),
           "linear: rows must be ascending cuts inside y");
@@ -143,14 +154,15 @@ void linear(Bytes x, int64_t row_bytes, int32_t scales_offset, std::vector<int32
 }  // namespace
 
 void bind_quantized(nb::module_& m) {
-  m.def("pack", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "group"_a = 0, "panel_begin"_a = 0, "panel_end"_a = nb::none(),
-        "pool"_a = nb::none(), "isa"_a = "",
+  m.def("pack", &pack, "w"_a, "type"_a, "packed"_a, "scale"_a, "group"_a = 0, "weight_group"_a = 0, "by_input"_a = false,
+        "panel_begin"_a = 0, "panel_end"_a = nb::none(), "pool"_a = nb::none(), "isa"_a = "",
         "Quantizes `w` (N, K) of type f32, f16 or bf16 (the latter two as uint16) into `packed` and `scale` as quant/schemes "
-        "does: int8 (group 0) or int4 (32, 64, 128); only panels of 64 rows in [panel_begin, panel_end). ValueError where a "
-        "weight is not finite.");
+        "does: int4 with `group` 32, 64 or 128, else int8, by output row or in groups of `weight_group`, or as fp32 linears "
+        "read it (`by_input`); only panels of 64 rows in [panel_begin, panel_end). ValueError where a weight is not finite.");
   m.def("linear", &linear, "x"_a, "row_bytes"_a, "scales_offset"_a, "begin"_a, "segment"_a, "w"_a, "w_scale"_a, "bias"_a, "y"_a,
-        "activation"_a = 0, "rows"_a, "group"_a = 0, "pool"_a = nb::none(), "isa"_a = "",
-        "The int8 (group 0) or int4 linear kernel on laid-out rows, span by span of the row cuts `rows`");
+        "activation"_a = 0, "rows"_a, "group"_a = 0, "weight_group"_a = 0, "pool"_a = nb::none(), "isa"_a = "",
+        "The int4 (`group` 32, 64, 128) or int8 linear kernel on laid-out rows, span by span of the row cuts `rows`; with "
+        "`weight_group` w_scale is that of groups");
   nb::class_<LimitProbe>(m, "LimitProbe", "Measures the machine's ceilings; every call takes about `seconds`")
       .def(
           "__init__",

@@ -23,16 +23,18 @@ struct Rows {
   int64_t row_bytes = 0;
 };
 
-enum class Store : int32_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
+enum class Store : int32_t { kF32 = 0, kF16 = 1, kBf16 = 2, kI8 = 3 };
 
 // y = act(sum + bias), sum = (s0 + s1) + (s2 + s3): s_i a sequence of fused multiply-adds over k in [segment[i], segment[i + 1]).
+// int8 weights, q in [-127, 127] as floats, have a scale a column: y = act(fma(sum, scale, bias)); without bias act(sum * scale).
 struct LinearF32 {
   const float* x = nullptr;
   int64_t x_row_bytes = 0;
   int64_t segment[5] = {0, 0, 0, 0, 0};  // segment[4] == K; the others are even
   const void* w = nullptr;               // [N/64][K][64] of store; bf16: [N/64][K/2][64][2], an odd K padded with 0
   Store store = Store::kF32;
-  const float* bias = nullptr;  // [N padded to 64] or null
+  const float* scale = nullptr;  // int8: [N padded to 64], else null
+  const float* bias = nullptr;   // [N padded to 64] or null
   float* y = nullptr;
   int64_t y_row_bytes = 0;
   int64_t n = 0;  // true N: columns beyond it are not written
@@ -40,14 +42,15 @@ struct LinearF32 {
 };
 using LinearF32Fn = void (*)(const LinearF32&, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end);
 
-enum class Table : int32_t { kPlain = 0, kPackedF32 = 1, kPackedQ8 = 2, kPackedF16 = 3, kPackedBf16 = 4 };
+enum class Table : int32_t { kPlain = 0, kPackedF32 = 1, kPackedQ8 = 2, kPackedF16 = 3, kPackedBf16 = 4, kPackedI8 = 5 };
 
 // y[r] = table[index[r] + offset]
 struct Embed {
   Table kind = Table::kPlain;
-  const void* table =
-      nullptr;  // [V][H] float, [V/64][H][64] float or f16, [V/64][H/2][64][2] bf16, [V/64][H/4][64][4] of q + 128
-  const float* scale = nullptr;  // q8: [V padded to 64]
+  // [V][H] float, [V/64][H][64] float, f16 or int8, [V/64][H/2][64][2] bf16, [V/64][H/4][64][4] of q + 128
+  const void* table = nullptr;
+  const float* scale = nullptr;  // int8: [V padded to 64]; q8 in groups: [V/64][H / group][64]
+  int64_t group = 0;             // q8: features that share a scale, 0 all of them
   int64_t features = 0;
   const int32_t* index = nullptr;
   int64_t offset = 0;
@@ -55,6 +58,8 @@ struct Embed {
 };
 
 // Where rows are quantized to. piece_group[p] numbers the scale group of piece p: consecutive pieces of one number share a scale.
+// Static (scale > 0, one group): x + offset ~ scale * q, with the row's own scale where a value is beyond 128 * scale; such rows are
+// counted (quant/schemes/static.py).
 struct QuantizedRows {
   uint8_t* data = nullptr;  // null: not wanted
   int64_t row_bytes = 0;
@@ -62,6 +67,8 @@ struct QuantizedRows {
   int32_t features = 0;  // true K; values beyond it, up to pieces.k, are 0
   Pieces pieces;
   const int32_t* piece_group = nullptr;
+  float scale = 0, offset = 0;
+  int64_t* fallbacks = nullptr;  // rows that took their own scale are added, once a call; null: nobody counts
 };
 
 struct Quantize {

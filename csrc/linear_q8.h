@@ -6,6 +6,11 @@
 //     s_i    = fma(float(dot_p), scale_p, s_i) over the pieces of segment i in order, from 0
 //     sum    = (s_0 + s_1) + (s_2 + s_3)
 // without bias: act(sum * w_scale[n]).
+//
+// Weights may have a scale for each group of inputs instead of one for the column; pieces are those groups, and float(dot_p) above is
+// float(dot_p) * scale_p, scale_p above is group_scale[n, p]:
+//     s_i    = fma(float(dot_p) * scale_p, group_scale[n, p], s_i)
+//     y      = act(sum + bias[n])
 // Behind that the output may take a residual, gate itself or become a quantized row: the bits are those of add, swiglu and quantize.
 #pragma once
 #include <cstdint>
@@ -25,8 +30,9 @@ struct LinearQ8 {
   int32_t scales_offset = 0;
   Pieces pieces;
   const uint8_t* w = nullptr;
-  const float* w_scale = nullptr;  // [N padded to 64]
-  const float* bias = nullptr;     // [N padded to 64] or null
+  const float* w_scale = nullptr;      // [N padded to 64], or null: the weights have
+  const float* group_scale = nullptr;  // [N/64][pieces][64]
+  const float* bias = nullptr;         // [N padded to 64] or null
   float* y = nullptr;
   int64_t y_row_bytes = 0;
   int32_t n = 0;  // true columns of y: those beyond are not written

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "linear_split.h"
+#include "observe.h"
 #include "program.h"
 #include "run_linear.h"
 #include "step_args.h"
@@ -21,6 +22,10 @@ class LinearF32Op : public Op {
     std::copy(segment.begin(), segment.end(), args_.segment);
     args_.w = weight<void>(s, 0);
     args_.store = static_cast<Store>(s.i("store"));
+    args_.scale = args_.store == Store::kI8 ? weight<float>(s, 2) : nullptr;
+    if (args_.store == Store::kI8 && args_.scale == nullptr) {
+      throw std::invalid_argument("step linear has int8 weights without scales");
+    }
     args_.bias = weight<float>(s, 1);
     args_.n = y_.features;
     args_.activation = static_cast<Activation>(s.i("activation"));
@@ -60,7 +65,7 @@ class QuantizedLinearOp : public Op {
       : kind_(kind), x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {
     args_.scales_offset = layout_.rows.scales_offset;
     args_.w = weight<uint8_t>(s, 0);
-    args_.w_scale = weight<float>(s, 2);
+    set_scales(args_, s, layout_);
     args_.bias = weight<float>(s, 1);
     args_.n = static_cast<int32_t>(y_.features);
     args_.activation = static_cast<Activation>(s.i("activation"));
@@ -113,6 +118,7 @@ class EmbedOp : public Op {
     args_.scale = weight<float>(s, 1);
     args_.features = y_.features;
     args_.offset = s.i("offset");
+    args_.group = s.i("table_group");
     limits.index_begin[index_] = std::max(limits.index_begin[index_], -args_.offset);
     limits.index_end[index_] = std::min(limits.index_end[index_], s.i("entries") - args_.offset);
   }
@@ -131,9 +137,11 @@ class EmbedOp : public Op {
 
 class QuantizeOp : public Op {
  public:
-  explicit QuantizeOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {}
+  explicit QuantizeOp(const StepSpec& s) : x_(input(s, 0)), y_(output(s, 0)), layout_(s, x_.features) {
+    layout_.read_static(s);
+  }
   void run(const Run& run) const override {
-    const Quantize a{run.in(x_), layout_.at(run.at(y_), y_.row_bytes)};
+    const Quantize a{run.in(x_), layout_.at(run.at(y_), y_.row_bytes, run.counter(kFallback))};
     run.for_rows(run.count[y_.space], [&](int64_t begin, int64_t end, float*) { run.kernels.quantize(a, begin, end); });
   }
 
@@ -163,6 +171,7 @@ class NormOp : public Op {
     }
     if (quantized_ >= 0) {
       layout_ = QuantizedLayout(s, x_.features);
+      layout_.read_static(s);
     }
   }
   int64_t scratch_floats(const KernelTable&) const override { return 2 * (x_.features + 16); }
@@ -182,7 +191,7 @@ class NormOp : public Op {
     }
     if (quantized_ >= 0) {
       const Operand& q = spec_.outputs[quantized_];
-      a.quantized = layout_.at(run.at(q), q.row_bytes);
+      a.quantized = layout_.at(run.at(q), q.row_bytes, run.counter(kFallback));
     }
     run.for_rows(run.count[x_.space],
                  [&](int64_t begin, int64_t end, float* scratch) { run.kernels.norm(a, begin, end, scratch); });
@@ -224,6 +233,7 @@ class SwigluOp : public Op {
     args_.activation = static_cast<Activation>(s.i("activation"));
     if (quantized_) {
       layout_ = QuantizedLayout(s, args_.features);
+      layout_.read_static(s);
     }
   }
   int64_t scratch_floats(const KernelTable&) const override { return args_.features + 16; }
@@ -231,7 +241,7 @@ class SwigluOp : public Op {
     Swiglu a = args_;
     a.x = run.in(x_);
     if (quantized_) {
-      a.quantized = layout_.at(run.at(y_), y_.row_bytes);
+      a.quantized = layout_.at(run.at(y_), y_.row_bytes, run.counter(kFallback));
     } else {
       a.out = run.rows(y_);
     }
@@ -335,6 +345,7 @@ std::unique_ptr<Op> make_op(const StepSpec& step, const KvPool& kv, Limits& limi
       {"select", plain<SelectOp>()},
       {"pool", plain<PoolOp>()},
       {"normalize", plain<NormalizeOp>()},
+      {"observe", [](const StepSpec& s, const KvPool&, Limits&) { return make_observe(s); }},
   };
   const auto found = makers.find(step.op);
   return found != makers.end() ? found->second(step, kv, limits) : make_attention_op(step, kv, limits);

@@ -1,6 +1,7 @@
 // Quantizing and packing the weights of an int8 linear (layout: linear_q8.h).
 //
-// Per output row: scale = absmax / 127, q = round to even(w * (127 / absmax)), as quant/schemes/int8.py has it, bit for bit.
+// Per output row, or per group of inputs of a row: scale = absmax / 127, q = round to even(w * (127 / absmax)), as quant/schemes/int8.py
+// has it, bit for bit.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +14,10 @@ struct PackQ8 {
   int64_t row_bytes = 0;
   Source source = Source::kF32;
   int64_t n = 0, k = 0;
-  uint8_t* packed = nullptr;  // [n padded / 64][k padded / 4][64][4]
-  float* scale = nullptr;     // [n padded to 64]
+  int64_t weight_group = 0;   // inputs that share a scale: 32, 64 or 128 that divides k; 0: the whole row
+  bool by_input = false;      // packed as LinearF32 reads int8 weights
+  uint8_t* packed = nullptr;  // [n padded / 64][k padded / 4][64][4] of q + 128; by_input: [n padded / 64][k][64] of q
+  float* scale = nullptr;     // [n padded to 64]; of groups: [n padded / 64][k / group][64]
 };
 
 // Panels [panel_begin, panel_end), padding included. Returns -1, or the first row that holds a NaN or an infinity (the panel is then

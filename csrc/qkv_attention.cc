@@ -35,7 +35,7 @@ class QkvAttentionOp : public Op {
     linear_.x_row_bytes = x_.row_bytes;
     linear_.w = weight<uint8_t>(s, 0);
     linear_.bias = weight<float>(s, 1);
-    linear_.w_scale = weight<float>(s, 2);
+    set_scales(linear_, s, layout_);
     const int64_t group = s.i("group");
     panel_bytes_ = s.i("bits") == 8 ? 64 * k : k / group * q4_group_bytes(group);
     attention_.chunk_tiles = keys == 0 ? INT32_MAX : keys / kBlockTokens;
@@ -82,7 +82,8 @@ class QkvAttentionOp : public Op {
     a.pieces = layout_.at(nullptr, 0).pieces;
     a.x = run.at(x_) + run.batch.starts[sequence] * x_.row_bytes;
     a.w += group * (3 * width_ / 64) * panel_bytes_;
-    a.w_scale += group * 3 * width_;
+    if (a.w_scale != nullptr) a.w_scale += group * 3 * width_;
+    if (a.group_scale != nullptr) a.group_scale += group * 3 * width_ * a.pieces.count;
     if (a.bias != nullptr) a.bias += group * 3 * width_;
     a.n = static_cast<int32_t>(count * 3 * width_);
     a.y = y, a.y_row_bytes = a.n * 4;

@@ -1,5 +1,6 @@
 // How the steps of a Program read their arguments.
 #pragma once
+#include <algorithm>
 #include <stdexcept>
 
 #include "program.h"
@@ -43,14 +44,39 @@ struct QuantizedLayout {
     std::copy(segment.begin(), segment.end(), rows.pieces.segment);
   }
 
-  QuantizedRows at(uint8_t* data, int64_t row_bytes) const {
+  // Of a step that writes the rows: by a calibrated scale and offset, where it has them.
+  void read_static(const StepSpec& step) {
+    const auto scale = step.floats.find("scale");
+    if (scale == step.floats.end() || scale->second <= 0) return;
+    if (std::any_of(group.begin(), group.end(), [](int32_t g) { return g != 0; })) {
+      throw std::invalid_argument("step " + step.op + ": a static quantizer has one scale for the whole row, not groups");
+    }
+    rows.scale = static_cast<float>(scale->second), rows.offset = step.f("offset");
+  }
+
+  // `fallbacks`: where a static quantizer counts the rows that it gave their own scale; null: nobody asks.
+  QuantizedRows at(uint8_t* data, int64_t row_bytes, int64_t* fallbacks = nullptr) const {
     QuantizedRows r = rows;
     r.data = data;
     r.row_bytes = row_bytes;
     r.pieces.begin = begin.data();
     r.piece_group = group.data();
+    r.fallbacks = fallbacks;
     return r;
   }
 };
+
+// The scales of a quantized linear's weights: of columns, or of groups of inputs, which must be the pieces of its rows.
+inline void set_scales(LinearQ8& linear, const StepSpec& step, const QuantizedLayout& layout) {
+  const int64_t group = step.i("weight_group");
+  if (group == 0) {
+    linear.w_scale = weight<float>(step, 2);
+    return;
+  }
+  if (layout.rows.pieces.count * group != layout.rows.pieces.k) {
+    throw std::invalid_argument("step " + step.op + ": the pieces of its input are not the groups of its weight");
+  }
+  linear.group_scale = weight<float>(step, 2);
+}
 
 }  // namespace taut

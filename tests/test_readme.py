@@ -25,6 +25,7 @@ DOCUMENTS = (
     "docs/benchmarks.md",
     "docs/dependencies.md",
     "docs/log.md",
+    "docs/quality.md",
 )
 TAUT = Path(sys.executable).with_name("taut")
 SERVER_MARK = "<!-- needs a server -->"

@@ -25,9 +25,21 @@ void gather_bf16(const Embed& p, int64_t entry, float* y) {
 void gather_q8(const Embed& p, int64_t entry, float* y) {
   const int64_t quads = (p.features + 3) / 4;
   const uint8_t* column = static_cast<const uint8_t*>(p.table) + ((entry / 64) * quads * 64 + entry % 64) * 4;
+  const int64_t group = p.group != 0 ? p.group : p.features;
+  const float* scales = p.scale + entry / 64 * (p.features / group) * 64 + entry % 64;
+  for (int64_t begin = 0; begin < p.features; begin += group, scales += 64) {
+    const float scale = *scales;
+    for (int64_t k = begin; k < begin + group; ++k) {
+      y[k] = static_cast<float>(static_cast<int32_t>(column[(k / 4) * 256 + k % 4]) - 128) * scale;
+    }
+  }
+}
+
+void gather_i8(const Embed& p, int64_t entry, float* y) {
+  const int8_t* column = static_cast<const int8_t*>(p.table) + (entry / 64) * p.features * 64 + entry % 64;
   const float scale = p.scale[entry];
   for (int64_t k = 0; k < p.features; ++k) {
-    y[k] = static_cast<float>(static_cast<int32_t>(column[(k / 4) * 256 + k % 4]) - 128) * scale;
+    y[k] = static_cast<float>(column[k * 64]) * scale;
   }
 }
 
@@ -52,6 +64,9 @@ void embed(const Embed& p, int64_t row_begin, int64_t row_end) {
         break;
       case Table::kPackedQ8:
         gather_q8(p, entry, y);
+        break;
+      case Table::kPackedI8:
+        gather_i8(p, entry, y);
         break;
     }
   }

@@ -1,4 +1,4 @@
-// fp32 linear over packed panels of fp32, fp16 or bf16 weights; see LinearF32 in kernels.h. Weights of 16 bits are widened, exactly, on
+// fp32 linear over packed panels of fp32, fp16, bf16 or int8 weights; see LinearF32 in kernels.h. Narrow weights are widened, exactly, on
 // their way to the multiply; where several tiles share a block it is widened once.
 //
 // A panel is walked in blocks of kBlockK inputs: the block's weights (64 columns, 16 KB) come from memory once and stay in L1 while
@@ -28,6 +28,10 @@ TAUT_FN void multiply(f32x16 (&acc)[R][C], const float* x, const W* w, int colum
 constexpr bool is_pairs(const bf16*) { return true; }
 constexpr bool is_pairs(const void*) { return false; }
 
+// Of a column in a row of weights.
+template <typename W>
+constexpr int kStepBytes = is_pairs(static_cast<const W*>(nullptr)) ? 4 : int(sizeof(W));
+
 template <typename W>
 struct BlockTile {
   const float* x;
@@ -56,7 +60,7 @@ struct BlockTile {
     const int64_t tile = tile_index(row, rows), tiles = (rows + kTileRows - 1) / kTileRows;
     const float* inputs = x + row * kBlockK;
     add_block<R, C>(running + row * kColumns, opens, [&](f32x16(&acc)[R][C], int column) __attribute__((always_inline)) {
-      if (streams && column / (16 * C) % tiles == tile) {
+      if (streams && column * kStepBytes<W> % 64 == 0 && column / (16 * C) % tiles == tile) {
         multiply<R, C, int(sizeof(W)) * kColumns * kBlockK>(acc, inputs, w, column, k);
       } else {
         multiply<R, C, 0>(acc, inputs, w, column, k);
@@ -144,6 +148,8 @@ void linear_f32(const LinearF32& p, int64_t row_begin, int64_t row_end, int64_t 
       return run<f16>(p, row_begin, row_end, panel_begin, panel_end);
     case Store::kBf16:
       return run<bf16>(p, row_begin, row_end, panel_begin, panel_end);
+    case Store::kI8:
+      return run<int8_t>(p, row_begin, row_end, panel_begin, panel_end);
   }
 }
 

@@ -1,4 +1,4 @@
-// What becomes of the sums of one row and panel of a quantized linear: scale, bias, activation, then gate, residual or quantization.
+// What becomes of the sums of one row and panel of a quantized linear: scale (if groups have none), bias, activation, then gate, residual or quantization.
 #pragma once
 #include "kernels/quantize_row.h"
 #include "linear_q8.h"
@@ -36,6 +36,7 @@ struct Output {
   TAUT_MEMBER f32x16 scaled(int64_t panel, int64_t i, const RowSums& sums) const {
     const int64_t column = panel * kPanel + i * 16, at = i * sums.stride;
     const f32x16 sum = add(load(sums.first + at), add(load(sums.third + at), load(sums.fourth + at)));
+    if (args.w_scale == nullptr) return args.bias ? add(sum, load(args.bias + column)) : sum;
     const f32x16 scale = load(args.w_scale + column);
     return args.bias ? fma(sum, scale, load(args.bias + column)) : mul(sum, scale);
   }

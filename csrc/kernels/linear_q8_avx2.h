@@ -5,7 +5,8 @@
 #pragma once
 #include <immintrin.h>
 
-#include "linear_q8_driver.h"
+#include "kernels/finish_avx2.h"
+#include "kernels/linear_q8_driver.h"
 
 namespace taut::TAUT_ISA_NS {
 namespace {
@@ -60,24 +61,6 @@ struct Avx2 : Q8Layout {
     }
   }
 
-  template <int R, int C>
-  [[gnu::always_inline]] static inline void finish(const LinearQ8& a, const Part& part, float* acc, int32_t* dots,
-                                                   __m256i (&dot)[R][C]) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const __m256 scale = _mm256_broadcast_ss(reinterpret_cast<const float*>(part.scale + r * a.x_row_bytes));
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        float* sum = acc + r * kPanel + c * 8;
-        if (part.ends) {
-          _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][c]), scale, _mm256_load_ps(sum)));
-        } else {
-          _mm256_store_si256(reinterpret_cast<__m256i*>(dots + r * kPanel + c * 8), dot[r][c]);
-        }
-      }
-    }
-  }
-
   // R rows x C * 8 columns of one piece.
   template <int R, int C, bool kFetch>
   [[gnu::always_inline]] static inline void strip(const LinearQ8& a, const Part& part, const Tile& t, const uint8_t* w,
@@ -105,7 +88,8 @@ struct Avx2 : Q8Layout {
         }
       }
     }
-    finish(a, part, t.acc + column, t.dots + column, dot);
+    const float* group_scale = part.group_scale == nullptr ? nullptr : part.group_scale + column;
+    finish_piece<kPanel>({part.ends, part.scale, stride, group_scale, t.acc + column, t.dots + column}, dot);
   }
 
   template <int R>

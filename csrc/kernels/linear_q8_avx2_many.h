@@ -31,7 +31,9 @@ class ManyRows : RowTiles {
 
   void run_panel(int64_t panel) {
     const uint8_t* w = a_.w + panel * kPanel * a_.pieces.k;
-    sum_and_store(panel, work_.acc, [&](const Span& s, float* sums) { run_span(s, w + int64_t(s.begin) * kPanel, sums); });
+    const float* group_scale = group_scales(a_, panel);
+    sum_and_store(panel, work_.acc,
+                  [&](const Span& s, float* sums) { run_span(s, w + int64_t(s.begin) * kPanel, sums, group_scale); });
   }
 
  private:
@@ -72,10 +74,13 @@ class ManyRows : RowTiles {
     copy_tile_values<128>(row, k, to);
   }
 
-  void run_span(const Span& s, const uint8_t* w, float* sums) {
+  void run_span(const Span& s, const uint8_t* w, float* sums, const float* group_scale) {
     for (int strip = 0; strip < kPanel / kColumns; ++strip) {
       sort_strip(s, w + strip * kColumns * 4, strip == 0);
-      for (int t = 0; t < tiles_; ++t) run_tile(s, x_ + t * tile_bytes_, sums + value(strip, t), work_.dots + value(strip, t));
+      const float* own = group_scale == nullptr ? nullptr : group_scale + strip * kColumns;
+      for (int t = 0; t < tiles_; ++t) {
+        run_tile(s, x_ + t * tile_bytes_, sums + value(strip, t), work_.dots + value(strip, t), own);
+      }
     }
   }
 
@@ -124,7 +129,8 @@ class ManyRows : RowTiles {
     for (int c = 0; c < 2; ++c) _mm256_store_si256(reinterpret_cast<__m256i*>(start) + c, sum[c]);
   }
 
-  void run_tile(const Span& s, const uint8_t* x, float* acc, int32_t* dots) {
+  // group_scale: of the strip, a panel's width from one piece to the next; or null.
+  void run_tile(const Span& s, const uint8_t* x, float* acc, int32_t* dots, const float* group_scale) {
     const float* scales = reinterpret_cast<const float*>(x + tile_values_bytes(a_.pieces.k));
     const Sorted* part = work_.parts;
     for (int32_t piece = s.first_piece; piece <= s.last_piece; ++piece, ++part) {
@@ -145,19 +151,9 @@ class ManyRows : RowTiles {
       const uint8_t* quads = x + std::max(begin, s.begin) / 4 * kQuadBytes;
       if (part->plain_at != part->plain_end) plain_quads(part->plain, quads, part->plain_at, part->plain_end, dot);
       if (part->signed_at != part->signed_end) signed_quads(part->with_sign, quads, part->signed_at, part->signed_end, dot);
-#pragma GCC unroll 6
-      for (int r = 0; r < kTileRows; ++r) {
-        const __m256 scale = _mm256_broadcast_ss(scales + piece * kTileRows + r);
-#pragma GCC unroll 2
-        for (int c = 0; c < 2; ++c) {
-          float* sum = acc + r * kColumns + 8 * c;
-          if (end <= s.end) {
-            _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][c]), scale, _mm256_load_ps(sum)));
-          } else {
-            _mm256_store_si256(reinterpret_cast<__m256i*>(dots + r * kColumns + 8 * c), dot[r][c]);
-          }
-        }
-      }
+      const float* own = group_scale == nullptr ? nullptr : group_scale + int64_t(piece) * kPanel;
+      const uint8_t* scale = reinterpret_cast<const uint8_t*>(scales + piece * kTileRows);
+      finish_piece<kColumns>({end <= s.end, scale, 4, own, acc, dots}, dot);
     }
   }
 

@@ -59,7 +59,7 @@ struct Avx512 : Q8Layout {
   template <int R>
   [[gnu::always_inline]] static inline void finish(const LinearQ8& a, const Part& part, float* acc, int32_t* dots,
                                                    __m512i (&dot)[R][kRegisters]) {
-    if (part.ends) {
+    if (part.ends && part.group_scale == nullptr) {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         float value;
@@ -69,6 +69,19 @@ struct Avx512 : Q8Layout {
         for (int c = 0; c < kRegisters; ++c) {
           float* sum = acc + r * kPanel + c * 16;
           _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][c]), scale, _mm512_load_ps(sum)));
+        }
+      }
+    } else if (part.ends) {
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        float value;
+        __builtin_memcpy(&value, part.scale + r * a.x_row_bytes, 4);
+        const __m512 scale = _mm512_set1_ps(value);
+#pragma GCC unroll 4
+        for (int c = 0; c < kRegisters; ++c) {
+          float* sum = acc + r * kPanel + c * 16;
+          const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][c]), scale);
+          _mm512_store_ps(sum, _mm512_fmadd_ps(scaled, _mm512_loadu_ps(part.group_scale + c * 16), _mm512_load_ps(sum)));
         }
       }
     } else {

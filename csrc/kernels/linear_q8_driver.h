@@ -28,6 +28,7 @@ struct Tile {
   float* acc;                  // sums of the segment
   int32_t* dots;               // carries the dot product where the span holds a part of a piece
   int fetch_begin, fetch_end;  // quarters of a later span that this tile prefetches
+  const float* group_scale;    // [pieces][kPanel] of the panel, or null
 };
 
 // The part of a span that one piece covers.
@@ -35,14 +36,25 @@ struct Part {
   int32_t begin, end;
   const uint8_t* scale;  // of row 0, as sum
   const uint8_t* sum;
-  bool starts, ends;  // the piece, here
+  bool starts, ends;         // the piece, here
+  const float* group_scale;  // of the panel's columns, or null
 };
 
 inline Part part_of(const LinearQ8& a, const Span& s, const Tile& t, int32_t piece) {
   const int32_t begin = a.pieces.begin[piece], end = a.pieces.begin[piece + 1];
   const uint8_t* scale = t.x + a.scales_offset + 4 * int64_t(piece);
-  return {begin > s.begin ? begin : s.begin,   end < s.end ? end : s.end, scale,
-          scale + 4 * int64_t(a.pieces.count), begin >= s.begin,          end <= s.end};
+  return {begin > s.begin ? begin : s.begin,
+          end < s.end ? end : s.end,
+          scale,
+          scale + 4 * int64_t(a.pieces.count),
+          begin >= s.begin,
+          end <= s.end,
+          t.group_scale == nullptr ? nullptr : t.group_scale + int64_t(piece) * kPanel};
+}
+
+// Scales of a panel's groups, or null.
+inline const float* group_scales(const LinearQ8& a, int64_t panel) {
+  return a.group_scale == nullptr ? nullptr : a.group_scale + panel * a.pieces.count * kPanel;
 }
 
 // Int8 weights of a panel, for the driver.
@@ -115,21 +127,22 @@ struct Group {
 
   const uint8_t* x(int t) const { return a.x + row[t] * a.x_row_bytes; }
 
-  Tile tile(int t, const uint8_t* w, float* sums) {
+  Tile tile(int t, const uint8_t* w, float* sums, const float* group_scale) {
     const int64_t offset = (row[t] - row[0]) * kPanel;
-    return {x(t), w, sums + offset, dots + offset, streams ? 4 * t / tiles : 0, streams ? 4 * (t + 1) / tiles : 0};
+    const int fetch_begin = streams ? 4 * t / tiles : 0, fetch_end = streams ? 4 * (t + 1) / tiles : 0;
+    return {x(t), w, sums + offset, dots + offset, fetch_begin, fetch_end, group_scale};
   }
 
-  void run_span(const Span& s, const uint8_t* panel, float* sums) {
+  void run_span(const Span& s, const uint8_t* panel, float* sums, const float* group_scale) {
     const uint8_t* w = panel + Isa::bytes(a, s.begin);
-    for (int t = 0; t < tiles; ++t) run_tile<Isa>(row[t + 1] - row[t], a, s, tile(t, w, sums));
+    for (int t = 0; t < tiles; ++t) run_tile<Isa>(row[t + 1] - row[t], a, s, tile(t, w, sums, group_scale));
   }
 
   void run_panel(int64_t panel) {
     const uint8_t* w = a.w + panel * Isa::bytes(a, a.pieces.k);
     const int32_t max_k = tiles > 1 ? Isa::kSharedK : Isa::kSingleK;
     sum_segments(a.pieces, max_k, {acc[0], acc[1], acc[2]}, (row[tiles] - row[0]) * kPanel,
-                 [&](const Span& s, float* sums) { run_span(s, w, sums); });
+                 [&](const Span& s, float* sums) { run_span(s, w, sums, group_scales(a, panel)); });
     for (int64_t r = row[0]; r < row[tiles]; ++r) {
       const int64_t v = (r - row[0]) * kPanel;
       out.store_row(r, panel, {acc[0] + v, acc[1] + v, acc[2] + v, 16});

@@ -35,7 +35,11 @@ struct Scalar : Q8Layout {
         float scale;
         __builtin_memcpy(&scale, part.scale + r * a.x_row_bytes, 4);
         float* acc = t.acc + r * kPanel;
-        for (int c = 0; c < kPanel; ++c) acc[c] = __builtin_fmaf(float(dots[c]), scale, acc[c]);
+        if (part.group_scale == nullptr) {
+          for (int c = 0; c < kPanel; ++c) acc[c] = __builtin_fmaf(float(dots[c]), scale, acc[c]);
+        } else {
+          for (int c = 0; c < kPanel; ++c) acc[c] = __builtin_fmaf(float(dots[c]) * scale, part.group_scale[c], acc[c]);
+        }
       }
     }
   }

@@ -71,7 +71,10 @@ inline void store_rows(const LinearF32& p, const SegmentSums& sums, int64_t row_
     float* y = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(p.y) + row * p.y_row_bytes);
     for (int64_t i = 0; i < kColumns && column_begin + i < p.n; i += 16) {
       f32x16 value = load(sums.running + (row - row_begin) * kColumns + i);
-      if (p.bias != nullptr) {
+      if (p.scale != nullptr) {
+        const f32x16 scale = load(p.scale + column_begin + i);
+        value = p.bias != nullptr ? fma(value, scale, load(p.bias + column_begin + i)) : mul(value, scale);
+      } else if (p.bias != nullptr) {
         value = add(value, load(p.bias + column_begin + i));
       }
       store_n(y + column_begin + i, activate(value, p.activation), p.n - column_begin - i);

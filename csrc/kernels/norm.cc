@@ -68,7 +68,7 @@ TAUT_FN void add_rows(const float* x, const float* residual, float* sum, int64_t
 }  // namespace
 
 void norm(const Norm& p, int64_t row_begin, int64_t row_end, float* scratch) {
-  int64_t clamped = 0, nonfinite = 0;
+  int64_t clamped = 0, nonfinite = 0, fallbacks = 0;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* x = at(p.x, row);
     if (p.residual.data != nullptr) {
@@ -86,11 +86,12 @@ void norm(const Norm& p, int64_t row_begin, int64_t row_end, float* scratch) {
       clamped += clamp_row(y, p.features, p.clamp);
     }
     if (p.quantized.data != nullptr) {
-      quantize_row(y, p.quantized, row);
+      fallbacks += quantize_row(y, p.quantized, row);
     }
   }
   count(p.clamped, clamped);
   count(p.nonfinite, nonfinite);
+  count_fallbacks(p.quantized, fallbacks);
 }
 
 }  // namespace taut::TAUT_ISA_NS

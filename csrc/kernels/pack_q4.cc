@@ -63,7 +63,7 @@ int64_t pack_q4(const PackQ4& p, int64_t panel_begin, int64_t panel_end) {
   const int64_t group_bytes = q4_group_bytes(p.group), groups = p.k / p.group;
   for (int64_t row = panel_begin * kColumns; row < panel_end * kColumns; ++row) {
     uint8_t* to = p.packed + row / kColumns * groups * group_bytes;
-    const int32_t bits = row < p.n ? row_absmax_bits(p, row) : 0;
+    const int32_t bits = row < p.n ? row_absmax_bits(p, row, 0, p.k) : 0;
     if (bits >= 0x7f800000) return row;
     const Scale column = column_scale(bits);
     p.scale[row] = row < p.n ? column.scale : 0.0f;

@@ -28,12 +28,12 @@ inline void read_source(const PackQ8& p, int64_t row, int64_t k, int64_t n, floa
   for (int64_t i = n; i % 16 != 0; ++i) to[i] = 0.0f;
 }
 
-// Bits of the largest magnitude of a row; above infinity's where it holds a NaN.
-inline int32_t row_absmax_bits(const PackQ8& p, int64_t row) {
+// Bits of the largest magnitude of a row's columns [begin, end); above infinity's where they hold a NaN.
+inline int32_t row_absmax_bits(const PackQ8& p, int64_t row, int64_t begin, int64_t end) {
   float values[kReadAhead];
   i32x16 largest = set1_i32(0);
-  for (int64_t k = 0; k < p.k; k += kReadAhead) {
-    const int64_t n = p.k - k < kReadAhead ? p.k - k : kReadAhead;
+  for (int64_t k = begin; k < end; k += kReadAhead) {
+    const int64_t n = end - k < kReadAhead ? end - k : kReadAhead;
     read_source(p, row, k, n, values);
     for (int64_t i = 0; i < n; i += 16) largest = max_i32(largest, abs_bits(load(values + i)));
   }

@@ -6,6 +6,7 @@
 namespace taut::TAUT_ISA_NS {
 
 void swiglu(const Swiglu& p, int64_t row_begin, int64_t row_end, float* scratch) {
+  int64_t fallbacks = 0;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* gate = at(p.x, row);
     const float* up = gate + p.features;
@@ -15,9 +16,10 @@ void swiglu(const Swiglu& p, int64_t row_begin, int64_t row_end, float* scratch)
       store_n(y + i, mul(activate(load_n(gate + i, n), p.activation), load_n(up + i, n)), n);
     }
     if (p.quantized.data != nullptr) {
-      quantize_row(y, p.quantized, row);
+      fallbacks += quantize_row(y, p.quantized, row);
     }
   }
+  count_fallbacks(p.quantized, fallbacks);
 }
 
 }  // namespace taut::TAUT_ISA_NS

@@ -30,16 +30,28 @@ TAUT_FN void tile_zero(f32x16 (&acc)[R][C]) {
   }
 }
 
-// One k: x points at row 0's value, w at row k. kAhead > 0 prefetches the weights so many bytes ahead.
+// One k: x points at row 0's value, w at row k. kAhead > 0 prefetches the weights' lines so many bytes ahead.
 template <int R, int C, int kLdx, int kAhead, typename W>
 TAUT_FN void tile_step(f32x16 (&acc)[R][C], const float* x, const W* w) {
+  const auto fetch = [w](int c) __attribute__((always_inline)) {
+    if (kAhead > 0 && 16 * c * sizeof(W) % 64 == 0) {
+      prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
+    }
+  };
+  if constexpr (R == 1) {  // as many columns at once as there are sums would lack registers where they are widened
+    const f32x16 value = set1(x[0]);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      acc[0][c] = fma(value, load(w + 16 * c), acc[0][c]);
+      fetch(c);
+    }
+    return;
+  }
   f32x16 column[C];
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
     column[c] = load(w + 16 * c);
-    if (kAhead > 0) {
-      prefetch(reinterpret_cast<const uint8_t*>(w + 16 * c) + kAhead);
-    }
+    fetch(c);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -83,7 +95,7 @@ TAUT_FN void tile_dot(f32x16 (&acc)[R][C], const int32_t* x, const int32_t* w, i
   }
 }
 
-// x: row r at x + r * kLdx, a constant so that one register addresses all rows. w (float or f16): row k at w + k * ldw. Strides in elements.
+// x: row r at x + r * kLdx, a constant so that one register addresses all rows. w (float, f16 or int8): row k at w + k * ldw. Strides in elements.
 // Two steps a turn where the registers allow it.
 template <int R, int C, int kLdx, int kAhead = 0, typename W>
 TAUT_FN void tile_fma(f32x16 (&acc)[R][C], const float* x, const W* w, int64_t ldw, int64_t k) {

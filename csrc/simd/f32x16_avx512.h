@@ -28,6 +28,9 @@ TAUT_FN f32x16 load(const bf16* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
+TAUT_FN f32x16 load(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 TAUT_FN void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
 TAUT_FN mask16 first_n(int64_t n) { return {static_cast<__mmask16>((1u << n) - 1)}; }
 TAUT_FN f32x16 load_partial(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_n(n).v, p)}; }

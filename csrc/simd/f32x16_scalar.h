@@ -29,6 +29,7 @@ TAUT_FN f32x16 set1(float x) { TAUT_LANES(f32x16, x); }
 TAUT_FN f32x16 load(const float* p) { TAUT_LANES(f32x16, p[i]); }
 TAUT_FN f32x16 load(const f16* p) { TAUT_LANES(f32x16, to_f32(p[i])); }
 TAUT_FN f32x16 load(const bf16* p) { TAUT_LANES(f32x16, to_f32(p[i])); }
+TAUT_FN f32x16 load(const int8_t* p) { TAUT_LANES(f32x16, static_cast<float>(p[i])); }
 TAUT_FN void store(float* p, f32x16 a) {
   for (int i = 0; i < 16; ++i) {
     p[i] = a.v[i];

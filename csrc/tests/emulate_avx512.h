@@ -6,6 +6,7 @@
 #include <simde/x86/avx512/dpbusd.h>
 #include <simde/x86/avx512/load.h>
 #include <simde/x86/avx512/loadu.h>
+#include <simde/x86/avx512/mul.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/setzero.h>
 #include <simde/x86/avx512/srli.h>

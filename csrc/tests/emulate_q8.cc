@@ -54,21 +54,22 @@ Cuts cut(int k, int group) {
   return c;
 }
 
-// extreme: q and w all +-127.
-bool matches(int rows, int k, int n, int group, bool bias, bool extreme, bool q4 = false) {
+// extreme: q and w all +-127. grouped: the weights have scales of groups.
+bool matches(int rows, int k, int n, int group, bool bias, bool extreme, bool q4 = false, bool grouped = false) {
   const Cuts c = cut(k, group);
   const int pieces = int(c.begin.size()) - 1, panels = (n + 63) / 64, scales_offset = (k + 63) / 64 * 64;
   const int row_bytes = (scales_offset + 8 * pieces + 63) / 64 * 64;
-  Buffer x(size_t(rows) * row_bytes), w(size_t(panels) * 64 * k * 2), scale(size_t(panels) * 256), shift(size_t(panels) * 256);
+  Buffer x(size_t(rows) * row_bytes), w(size_t(panels) * 64 * k * 2), scale(size_t(panels) * 256 * pieces),
+      shift(size_t(panels) * 256);
   Buffer y0(size_t(rows) * n * 4), y1(size_t(rows) * n * 4);
   for (int i = 0; i < panels * 64 * k; ++i) w.data[i] = uint8_t(extreme ? (random_int(0, 1) ? 255 : 1) : random_int(1, 255));
   for (int i = 0; q4 && i < panels * (k / group); ++i) {  // finite float16 scales
     uint8_t* scales = w.data + i * taut::q4_group_bytes(group) + group * 32;
     for (int j = 0; j < 128; ++j) scales[2 * j + 1] &= 0xbb;
   }
-  for (int i = 0; i < panels * 64; ++i) {
-    reinterpret_cast<float*>(scale.data)[i] = i < n ? 1e-3f * random_int(0, 999) : 0.0f;
-    reinterpret_cast<float*>(shift.data)[i] = 1e-2f * random_int(-999, 999);
+  for (int i = 0; i < panels * 64 * pieces; ++i) {
+    reinterpret_cast<float*>(scale.data)[i] = grouped || i < n ? 1e-3f * random_int(0, 999) : 0.0f;
+    if (i < panels * 64) reinterpret_cast<float*>(shift.data)[i] = 1e-2f * random_int(-999, 999);
   }
   for (int r = 0; r < rows; ++r) {
     uint8_t* row = x.data + size_t(r) * row_bytes;
@@ -87,7 +88,7 @@ bool matches(int rows, int k, int n, int group, bool bias, bool extreme, bool q4
   a.x = x.data, a.x_row_bytes = row_bytes, a.scales_offset = scales_offset;
   a.pieces.k = k, a.pieces.count = pieces, a.pieces.begin = c.begin.data();
   std::memcpy(a.pieces.segment, c.segment, sizeof c.segment);
-  a.w = w.data, a.w_scale = reinterpret_cast<float*>(scale.data),
+  a.w = w.data, (grouped ? a.group_scale : a.w_scale) = reinterpret_cast<float*>(scale.data),
   a.bias = bias ? reinterpret_cast<float*>(shift.data) : nullptr;
   a.y_row_bytes = n * 4, a.n = n;
   a.y = reinterpret_cast<float*>(y0.data);
@@ -98,7 +99,8 @@ bool matches(int rows, int k, int n, int group, bool bias, bool extreme, bool q4
   run(a, half, rows, 0, panels, nullptr);
   run(a, 0, half, 0, panels, nullptr);
   if (std::memcmp(y0.data, y1.data, size_t(rows) * n * 4) == 0) return true;
-  std::printf("differs: rows %d k %d n %d group %d bias %d extreme %d q4 %d\n", rows, k, n, group, bias, extreme, q4);
+  std::printf("differs: rows %d k %d n %d group %d bias %d extreme %d q4 %d grouped %d\n", rows, k, n, group, bias, extreme, q4,
+              grouped);
   return false;
 }
 
@@ -111,7 +113,10 @@ int main() {
     good &= matches(rows, 384, 66, 128, rows % 2, false);
   }
   for (int rows : {1, 2, 3, 5, 6, 7, 13, 25}) {
-    for (int group : {32, 64, 128}) good &= matches(rows, 384, 65, group, rows % 2, rows == 7, true);
+    for (int group : {32, 64, 128}) {
+      good &= matches(rows, 384, 65, group, rows % 2, rows == 7, true);
+      good &= matches(rows, 384, 65, group, rows % 2, rows == 7, false, true);
+    }
   }
   for (int k : {4, 8, 12, 100, 1028}) good &= matches(7, k, 33, 0, true, false);
   good &= matches(13, 2048, 64, 128, false, true) && matches(7, 4096, 64, 0, false, true);

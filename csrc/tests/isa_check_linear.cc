@@ -1,4 +1,4 @@
-// Cases of the matrix products and the quantizer.
+// Cases of the matrix products.
 #include "tests/isa_check.h"
 
 namespace taut::check {
@@ -9,7 +9,7 @@ constexpr Activation kActivations[] = {Activation::kNone, Activation::kGelu, Act
 
 enum class Fill { kRandom, kExtreme, kScalesSpecial };
 
-// int4 weights where `q4`: group is theirs too.
+// int4 weights where `q4`, or int8 ones in groups where `grouped`: group is theirs too.
 struct Q8Case {
   int rows, n, k, group;
   Fill fill = Fill::kRandom;
@@ -17,6 +17,7 @@ struct Q8Case {
   bool bias = false, q4 = false;
   bool gated = false, residual = false;  // n: columns of the weight
   int out_group = 0;
+  bool grouped = false;
 
   int columns() const { return gated ? n / 2 : n; }
 };
@@ -27,7 +28,7 @@ struct Q8Data {
       : cuts(c.k, c.group),
         panels((c.n + 63) / 64),
         w(static_cast<size_t>(c.q4 ? panels * (c.k / c.group) * q4_group_bytes(c.group) : panels * 64 * cuts.k)),
-        w_scale(1, panels * 64),
+        w_scale(1, panels * 64 * (c.grouped ? cuts.count() : 1)),
         bias(1, panels * 64, random, Values::kUnit) {
     const bool extreme = c.fill == Fill::kExtreme;
     for (int64_t i = 0; !c.q4 && i < panels * 64 * cuts.k; ++i) {
@@ -41,8 +42,9 @@ struct Q8Data {
         std::memcpy(to + c.group * 32 + 2 * i, &bits, 2);
       }
     }
-    for (int64_t i = 0; i < panels * 64; ++i) {
-      w_scale.data()[i] = i < c.n ? random.unit() * 0.01f : 0.0f;
+    const int64_t of_panel = 64 * (c.grouped ? cuts.count() : 1);
+    for (int64_t i = 0; i < panels * of_panel; ++i) {
+      w_scale.data()[i] = i / of_panel * 64 + i % 64 < c.n ? random.unit() * 0.01f : 0.0f;
     }
     for (int r = 0; r < c.rows; ++r) {
       for (int32_t i = 0; i < cuts.k; ++i) {
@@ -100,9 +102,9 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
   const bool splits = seed % 2 == 1;
   Floats residual(c.rows, c.columns(), random, Values::kUnit, 5);
   const Cuts out_cuts(c.columns(), c.out_group);
-  check.same(text("linear_q%d rows %d n %d k %d group %d fill %d activation %d bias %d parts %d gated %d residual %d out %d",
-                  c.q4 ? 4 : 8, c.rows, c.n, c.k, c.group, int(c.fill), int(c.activation), c.bias, splits, c.gated, c.residual,
-                  c.out_group),
+  check.same(text("linear_q%d%s rows %d n %d k %d group %d fill %d act %d bias %d parts %d gated %d residual %d out %d",
+                  c.q4 ? 4 : 8, c.grouped ? "g" : "", c.rows, c.n, c.k, c.group, int(c.fill), int(c.activation), c.bias, splits,
+                  c.gated, c.residual, c.out_group),
              [&](const KernelTable& table) {
                const Bytes x = data.rows_for(c.rows);
                Floats y(c.rows, c.columns(), 3);
@@ -110,7 +112,8 @@ void q8_case(Check& check, const Q8Case& c, uint64_t seed) {
                LinearQ8 a;
                a.x = x.data(), a.x_row_bytes = data.cuts.row_bytes();
                a.scales_offset = data.cuts.scales_offset(), a.pieces = data.cuts.pieces();
-               a.w = data.w.data(), a.w_scale = data.w_scale.data(), a.bias = c.bias ? data.bias.data() : nullptr;
+               a.w = data.w.data(), (c.grouped ? a.group_scale : a.w_scale) = data.w_scale.data(),
+               a.bias = c.bias ? data.bias.data() : nullptr;
                a.y = y.data(), a.y_row_bytes = y.row_bytes, a.n = c.columns(), a.activation = c.activation;
                a.gated = c.gated, a.out_group = c.out_group;
                if (c.residual) a.residual = residual.data(), a.residual_row_bytes = residual.row_bytes;
@@ -146,14 +149,17 @@ void f32_case(Check& check, int rows, int n, int k, Activation activation, bool 
   Random random(seed);
   const int64_t panels = (n + 63) / 64, pairs = (k + 1) / 2;
   Floats x(rows, k, random, values, 5), w(panels * k, 64, random, values == Values::kSpecial ? Values::kUnit : values);
-  Bytes narrow(static_cast<size_t>(panels * pairs * 256));  // finite numbers of 16 bits
+  Bytes narrow(static_cast<size_t>(panels * pairs * 256));  // finite numbers of 16 bits; int8
   for (int64_t i = 0; store != Store::kF32 && i < panels * pairs * 128; ++i) {
     const bool is_padding = store == Store::kBf16 && k % 2 != 0 && i / 128 % pairs == pairs - 1 && i % 2 != 0;
     const uint16_t mask = is_padding ? 0 : store == Store::kF16 ? 0xbbff : 0xbfff;
     const uint16_t bits = static_cast<uint16_t>(random.bits() & mask);
     std::memcpy(narrow.data() + 2 * i, &bits, 2);
   }
-  Floats shift(1, panels * 64, random, Values::kUnit);
+  for (int64_t i = 0; store == Store::kI8 && i < panels * k * 64; ++i) {
+    narrow.data()[i] = static_cast<uint8_t>(random.integer(-127, 127));
+  }
+  Floats shift(1, panels * 64, random, Values::kUnit), scale(1, panels * 64, random, Values::kUnit);
   LinearF32 a;
   const int unit = f32_unit(k);
   for (int i = 0; i < 4; ++i) {
@@ -161,7 +167,7 @@ void f32_case(Check& check, int rows, int n, int k, Activation activation, bool 
     a.segment[i + 1] = end < k ? end : k;
   }
   a.x = x.data(), a.x_row_bytes = x.row_bytes, a.w = store == Store::kF32 ? static_cast<const void*>(w.data()) : narrow.data();
-  a.store = store, a.bias = bias ? shift.data() : nullptr, a.n = n;
+  a.store = store, a.scale = store == Store::kI8 ? scale.data() : nullptr, a.bias = bias ? shift.data() : nullptr, a.n = n;
   a.activation = activation;
   const bool splits = seed % 2 == 1;
   check.same(text("linear_%s rows %d n %d k %d activation %d bias %d values %d parts %d store %d", bf16 ? "bf16" : "f32", rows,
@@ -177,11 +183,11 @@ void f32_case(Check& check, int rows, int n, int k, Activation activation, bool 
 
 // Gate, residual and quantized output, in the groups that fit; more rows than a block has.
 template <typename Run>
-void check_epilogues(const Run& run, bool q4) {
+void check_epilogues(const Run& run, bool q4, bool grouped = false) {
   for (const int rows : {1, 2, 6, 7, 13, 31, 200}) {
     for (const int out_group : {0, 32, 64, 128}) {
       Q8Case c{rows, 512, 192, 64};
-      c.q4 = q4, c.out_group = out_group;
+      c.q4 = q4, c.grouped = grouped, c.out_group = out_group;
       run(c);
       c.gated = true;
       run(c);
@@ -189,12 +195,35 @@ void check_epilogues(const Run& run, bool q4) {
       run(c);
     }
     Q8Case half{rows, 96, 128, 32};  // half a panel at the end
-    half.q4 = q4, half.out_group = 32, half.residual = rows % 2 == 1;
+    half.q4 = q4, half.grouped = grouped, half.out_group = 32, half.residual = rows % 2 == 1;
     run(half);
     Q8Case special{rows, 128, 64, 64, Fill::kScalesSpecial};  // rows that are not finite
-    special.q4 = q4, special.out_group = 64, special.gated = rows % 2 == 1;
+    special.q4 = q4, special.grouped = grouped, special.out_group = 64, special.gated = rows % 2 == 1;
     run(special);
   }
+}
+
+// Weights in groups: the same cases as int4's.
+template <typename Run>
+void check_groups(const Run& run_case, bool q4) {
+  const auto run = [&](int rows, int n, int k, int group, Fill fill = Fill::kRandom) {
+    Q8Case c{rows, n, k, group, fill};
+    c.q4 = q4, c.grouped = !q4;
+    run_case(c);
+  };
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 25, 49}) {
+    run(rows, 65, 576, 32);
+    run(rows, 65, 576, 64);
+    run(rows, 130, 384, 128);
+    run(rows, 63, 96, 32, Fill::kExtreme);
+    run(rows, 70, 64, 64, Fill::kScalesSpecial);
+    run(rows, 17, 128, 128);  // empty segments
+  }
+  for (const int rows : {1, 2, 7, 30, 200}) {
+    run(rows, 192, 1536, 128);
+    run(rows, 64, 4096, 128, Fill::kExtreme);  // the largest sums
+  }
+  check_epilogues(run_case, q4, !q4);
 }
 
 }  // namespace
@@ -227,28 +256,18 @@ void check_linear_q8(Check& check) {
   }
   check_epilogues(run, false);
   check.end_family("linear_q8");
+  check_groups(run, false);
+  check.end_family("linear_q8g");
 }
 
 void check_linear_q4(Check& check) {
   uint64_t seed = 6000;
-  const auto run_case = [&](Q8Case c) {
-    c.activation = kActivations[seed % 6], c.bias = seed % 4 < 2, c.q4 = true;
-    q8_case(check, c, seed++);
-  };
-  const auto run = [&](int rows, int n, int k, int group, Fill fill = Fill::kRandom) { run_case({rows, n, k, group, fill}); };
-  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 25, 49}) {
-    run(rows, 65, 576, 32);
-    run(rows, 65, 576, 64);
-    run(rows, 130, 384, 128);
-    run(rows, 63, 96, 32, Fill::kExtreme);
-    run(rows, 70, 64, 64, Fill::kScalesSpecial);
-    run(rows, 17, 128, 128);  // empty segments
-  }
-  for (const int rows : {1, 2, 7, 30, 200}) {
-    run(rows, 192, 1536, 128);
-    run(rows, 64, 4096, 128, Fill::kExtreme);  // the largest sums
-  }
-  check_epilogues(run_case, true);
+  check_groups(
+      [&](Q8Case c) {
+        c.activation = kActivations[seed % 6], c.bias = seed % 4 < 2;
+        q8_case(check, c, seed++);
+      },
+      true);
   check.end_family("linear_q4");
 }
 
@@ -274,6 +293,11 @@ void check_linear_f32(Check& check) {
     }
   }
   f32_case(check, 9, 70, 67, Activation::kNone, true, Values::kUnit, seed++, Store::kBf16);
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 24, 25, 50}) {
+    const Activation activation = kActivations[seed % 6];
+    f32_case(check, rows, 70, 130, activation, seed % 4 < 2, Values::kUnit, seed, Store::kI8);
+    f32_case(check, rows, 65, 67, Activation::kNone, true, Values::kSpecial, ++seed, Store::kI8);
+  }
   check.end_family("linear_f32");
   for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13, 24, 25, 50}) {
     f32_case(check, rows, 70, 130, Activation::kNone, true, Values::kUnit, seed++, Store::kBf16, true);
@@ -284,42 +308,6 @@ void check_linear_f32(Check& check) {
     f32_case(check, 3, 130, k, Activation::kNone, false, Values::kUnit, seed++, Store::kBf16, true);
   }
   check.end_family("linear_bf16");
-}
-
-void check_quantize(Check& check) {
-  uint64_t seed = 3000;
-  for (const auto& [features, group] : {std::pair{1, 0},
-                                        {2, 0},
-                                        {15, 0},
-                                        {16, 0},
-                                        {33, 0},
-                                        {50, 0},
-                                        {64, 0},
-                                        {576, 0},
-                                        {32, 32},
-                                        {96, 32},
-                                        {192, 64},
-                                        {576, 64},
-                                        {384, 128},
-                                        {1536, 128}}) {
-    for (const Values values : {Values::kUnit, Values::kWide, Values::kSpecial}) {
-      Random random(++seed);
-      const Cuts cuts(features, group);
-      Floats x(9, features, random, values, 1);
-      for (int i = 0; i < features; ++i) {
-        x.data()[2 * x.row_bytes / 4 + i] = 0.0f;                                     // all zeros
-        x.data()[3 * x.row_bytes / 4 + i] = random.unit() * 0x1p-125f;                // inverse near overflow
-        x.data()[4 * x.row_bytes / 4 + i] = float(random.integer(-127, 127)) + 0.5f;  // ties
-      }
-      x.data()[4 * x.row_bytes / 4] = 127.0f;
-      check.same(text("quantize features %d group %d values %d", features, group, int(values)), [&](const KernelTable& table) {
-        QuantizedOut out(cuts, 9);
-        table.quantize({x.in(), out.args()}, 0, 9);
-        return out.words();
-      });
-    }
-  }
-  check.end_family("quantize");
 }
 
 }  // namespace taut::check

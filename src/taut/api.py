@@ -9,6 +9,7 @@ vectors = taut.load("minilm").embed(["one sentence", "another"])
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from taut.checkpoint import strict_json
+from taut.checkpoint.files import safe_path
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from taut.engine.runtime import short_switches
@@ -38,6 +41,7 @@ from taut.scheduler.request import (
 from taut.units import counted, show_bytes
 
 EMBED_WINDOW = 256  # texts in flight at once: a long list must not fill the queue
+RECEIPT, MAX_RECEIPT_BYTES = "receipt.json", 32 << 20  # of an artefact
 Floats = NDArray[np.float32]
 Messages = Sequence[Mapping[str, Any]]
 
@@ -77,6 +81,14 @@ class Model:
     def loaded(self) -> Loaded:
         """The parts of the model: checkpoint, graph, plan, weights, budget."""
         return self._loaded
+
+    @functools.cached_property
+    def receipt(self) -> dict[str, Any] | None:
+        """An artefact's receipt (compress/receipt.py); None for a model that was not loaded from one."""
+        checkpoint = self._loaded.checkpoint
+        if checkpoint.quantization is None or checkpoint.folder is None or not (checkpoint.folder / RECEIPT).exists():
+            return None
+        return strict_json.load_object(safe_path(checkpoint.folder, RECEIPT), name=RECEIPT, max_bytes=MAX_RECEIPT_BYTES)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """The token ids of a conversation with the model's chat template, up to where the assistant speaks."""
@@ -226,12 +238,20 @@ class Model:
             raise RequestError(f"{self.name} is a decoder: it generates, it does not embed", param="model")
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise RequestError("embed takes a list of texts", param="input")
-        vectors = [self._embed(texts[i : i + EMBED_WINDOW], truncate) for i in range(0, len(texts), EMBED_WINDOW)]
+        parts = (texts[i : i + EMBED_WINDOW] for i in range(0, len(texts), EMBED_WINDOW))
+        vectors = [self._embed([self.encode_text(text, truncate=truncate) for text in part]) for part in parts]
         return np.concatenate(vectors) if vectors else np.zeros((0, self.embedding_dim or 0), np.float32)
 
-    def _embed(self, texts: Sequence[str], truncate: bool) -> Floats:
-        requests = [EmbedRequest(self._next_id(), tuple(self.encode_text(text, truncate=truncate))) for text in texts]
-        out = np.zeros((len(texts), self.embedding_dim or 0), np.float32)
+    def embed_ids(self, sequences: Sequence[Sequence[int]]) -> Floats:
+        """As embed, of token ids, special tokens included."""
+        if self.kind != "encoder":
+            raise RequestError(f"{self.name} is a decoder: it generates, it does not embed", param="model")
+        parts = [self._embed(sequences[i : i + EMBED_WINDOW]) for i in range(0, len(sequences), EMBED_WINDOW)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.embedding_dim or 0), np.float32)
+
+    def _embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+        requests = [EmbedRequest(self._next_id(), tuple(ids)) for ids in sequences]
+        out = np.zeros((len(sequences), self.embedding_dim or 0), np.float32)
         try:
             mailboxes = [self._submit(request) for request in requests]
             for index, mailbox in enumerate(mailboxes):

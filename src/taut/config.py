@@ -10,21 +10,22 @@ from taut.errors import UsageError
 EXECUTORS = ("native", "reference")
 ATTENTIONS = ("auto", "flash", "plain")
 KV_PRECISIONS = ("fp32", "bf16", "int8", "k8v4")
-PRECISIONS = ("int8", "int4-g128", "int4-g64", "int4-g32", "fp16", "bf16", "fp32")
+PRECISIONS = ("int8", "int8-g64", "int4-g128", "int4-g64", "int4-g32", "w8a16", "fp16", "bf16", "fp32")
+DEFAULT_PRECISION = "int8"
 
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """precision: int8, int4 in groups of 128, 64 or 32 inputs, fp32, or fp16 and bf16 (weights of 16 bits). pins: linear
-    layers with a precision of their own, as "layers.*.down=fp16". kv_precision: of a decoder's KV cache, fp32, bf16, int8 or k8v4 (keys of
-    int8, values of 4 bits); None: int8 where the linear layers are of integers, else fp32. threads: None takes what the machine allows.
-    memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free. max_context:
-    shorter than the model's own limit. exact: results equal on every ISA bit for bit (all but
-    bf16 are anyway, which otherwise multiplies in bf16 where AVX512_BF16 is there).
-    attention: auto takes what was measured fastest for a row's position; flash and
-    plain force one way for all rows (kernels/attention.py)."""
+    """precision: int8, int8-g64 (weights and inputs in groups of 64), int4 in groups of 128, 64 or 32 inputs, w8a16 (int8 weights, float
+    inputs), fp32, or fp16 and bf16 (weights of 16 bits); None is int8, or what an artefact was quantized to. pins: linear layers with a
+    precision of their own, as "layers.*.down=fp16". kv_precision: of a decoder's KV cache, fp32, bf16, int8 or k8v4 (keys of int8, values
+    of 4 bits); None: what an artefact asks for, int8 where the linear layers are of integers, else fp32. threads: None takes what the
+    machine allows. memory_bytes: the budget for weights, KV cache and activations; None takes what the machine or its cgroup has free.
+    max_context: shorter than the model's own limit. exact: results equal on every ISA bit for bit (all but bf16 are anyway, which otherwise
+    multiplies in bf16 where AVX512_BF16 is there). attention: auto takes what was measured fastest for a row's position; flash and plain
+    force one way for all rows (kernels/attention.py)."""
 
-    precision: str = "int8"
+    precision: str | None = None
     threads: int | None = None
     memory_bytes: int | None = None
     max_context: int | None = None
@@ -39,7 +40,7 @@ class LoadConfig:
 
     def __post_init__(self) -> None:
         faults = []
-        if self.precision not in PRECISIONS:
+        if self.precision is not None and self.precision not in PRECISIONS:
             faults.append(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.kv_precision not in (None, *KV_PRECISIONS):
             faults.append(f"kv_precision {self.kv_precision!r} is not one of {', '.join(KV_PRECISIONS)}")

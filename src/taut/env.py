@@ -38,7 +38,8 @@ class Variable:
 
 PRECISION = Variable(
     "TAUT_PRECISION",
-    "Of the linear layers; default int8. int4-gN: one scale for N weights, the head int8. fp16 and bf16: weights of 16 bits.",
+    "Of the linear layers; default int8, or an artefact's own. int8-g64, int4-gN: a scale for 64 or N inputs. w8a16, fp16, bf16: weights of 8 or "
+    "16 bits, inputs not quantized. auto: the fastest whose answers stay close to fp32's on a canary.",
     "--precision",
 )
 PIN = Variable(

@@ -13,6 +13,8 @@ TautError
 ├── RequestError              one request is wrong; names the parameter (HTTP 4xx)
 │   └── ContextLengthError    the prompt does not fit the context (HTTP 400)
 ├── OverloadedError           no room for the request now (HTTP 503 or 429)
+├── CompressionError          an artefact cannot be made or kept (exit 6)
+│   └── VerificationError     an artefact is not what its receipt says (exit 6)
 ├── NumericalError            a non-finite result; only that request fails (HTTP 500)
 └── EngineStoppedError        the engine is shutting down or has failed (HTTP 503)
 
@@ -100,6 +102,15 @@ class OverloadedError(TautError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class CompressionError(TautError):
+    exit_code = 6
+    code = "compression_error"
+
+
+class VerificationError(CompressionError):
+    code = "verification_error"
 
 
 class NumericalError(TautError):

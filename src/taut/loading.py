@@ -12,7 +12,7 @@ from typing import Any, cast
 from taut import checkpoint as checkpoints
 from taut import models, passes, plan
 from taut.checkpoint import Checkpoint
-from taut.config import LoadConfig
+from taut.config import DEFAULT_PRECISION, LoadConfig
 from taut.engine.budget import Budget, check_given, grant
 from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import Format, KVLayout, KVPool, aligned_bytes
@@ -21,6 +21,7 @@ from taut.graph import Graph, Node
 from taut.kernels.attention import POLICIES
 from taut.kernels.table import BF16_BACKENDS, select
 from taut.models import BuiltModel
+from taut.passes.shift_bias import SHIFTED
 from taut.plan import cache
 from taut.plan import text as plan_text
 from taut.plan.weights import WeightStore, store_bytes
@@ -63,7 +64,7 @@ class Loaded:
         """What the linear layers truly compute in, and the KV cache's type where it is another."""
         parts = [self.plan.precision]
         disabled = {"quantize", "narrow_weights"} & set(self.config.disable_passes)
-        if disabled and self.plan.precision != self.config.precision:
+        if disabled and self.plan.precision != _asked(self.config, self.checkpoint):
             parts[0] += f" (the {' and the '.join(sorted(disabled))} pass is disabled)"
         if self.widened:
             more = ", …" if len(self.widened) > 2 else ""
@@ -106,7 +107,7 @@ class Loaded:
         }
 
     def explain(self, *, every_layer: bool = False) -> str:
-        options = _pass_options(self.config, self.widened)
+        options = _pass_options(self.config, self.checkpoint, self.built, self.widened)
         lines = ["passes"]
         for name, reason in passes.PIPELINE:
             lines.append(f"  {'✓' if passes.is_run(name, options) else '–'} {name:16} {reason}")
@@ -138,6 +139,8 @@ class _Renamed:
     names: dict[str, str]
 
     def read(self, key: str) -> Any:
+        if key.endswith(SHIFTED):
+            return self.checkpoint.read(self.names[key.removesuffix(SHIFTED)] + SHIFTED)
         return self.checkpoint.read(self.names[key])
 
     def release(self) -> None:
@@ -180,10 +183,10 @@ def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None,
     built = models.build(checkpoint, context_len=config.max_context)
     if config.kv_precision is not None and built.kind != "decoder":
         raise UsageError(f"kv_precision {config.kv_precision} is given, but an encoder has no KV cache; leave it out")
-    graph = passes.optimize(built.graph, _pass_options(config, widened))
+    graph = passes.optimize(built.graph, _pass_options(config, checkpoint, built, widened))
     runtime, target = _machine(config)
     made = plan.make(graph, target, _precision(graph))
-    budget = _grant(config, built, graph, made)
+    budget = _grant(config, checkpoint, built, graph, made)
     allocate = aligned_bytes if runtime is None else runtime.allocate
     source = _Renamed(checkpoint, built.renamed)
     try:
@@ -196,12 +199,12 @@ def _load(checkpoint: Checkpoint, config: LoadConfig, progress: Progress | None,
     if beyond:
         return _load(checkpoint, config, progress, beyond)
     checkpoint.source.close()  # the packed copy serves from here on; a mapped file would count as resident memory
-    kv = KVPool(_kv_layout(config, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
+    kv = KVPool(_kv_layout(config, checkpoint, built), budget.kv_blocks, allocate) if built.kind == "decoder" else None
     executor = _executor(config, graph, made, store, kv, runtime)
     engine = Engine(executor, kv) if runtime is None else Engine(executor, kv, runtime.sample)
     longest = min(built.context_len, budget.kv_tokens or built.context_len)
     limits = Limits(longest, _step_tokens(config, built), running=config.max_sequences)
-    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, f"{made.digest} {_kv_format(config)}".encode()))
+    scheduler = Scheduler(limits, BlockPool(budget.kv_blocks, f"{made.digest} {_kv_format(config, checkpoint)}".encode()))
     tokenizer = checkpoint.tokenizer
     stream = tokenizer.stream if tokenizer is not None else None
     end_ids = tokenizer.eos_ids if tokenizer is not None else frozenset[int]()
@@ -222,9 +225,33 @@ def _load_weights(graph: Graph, source: _Renamed, allocate: Any, runtime: Any, p
     return kept.load(graph, source, allocate, runtime.packers, runtime.pool, progress, make_text)
 
 
-def _pass_options(config: LoadConfig, widened: tuple[str, ...] = ()) -> passes.Options:
-    pins = passes.parse_pins((*config.pins, *ranges.pins(widened, "bf16")))
-    return passes.Options(config.precision, tuple(config.disable_passes), pins=pins, kv=_kv_format(config))  # type: ignore[arg-type]
+def _pass_options(
+    config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel, widened: tuple[str, ...] = ()
+) -> passes.Options:
+    disabled, stated, kv = tuple(config.disable_passes), checkpoint.quantization, _kv_format(config, checkpoint)
+    if stated is None:
+        pins = passes.parse_pins((*config.pins, *ranges.pins(widened, "bf16")))
+        return passes.Options(config.precision or DEFAULT_PRECISION, disabled, pins=pins, kv=kv)
+    if config.precision not in (None, stated.scheme) or config.pins:
+        asked = f"precision {config.precision}" if config.precision not in (None, stated.scheme) else "pins"
+        raise UsageError(
+            f"{checkpoint.name} is quantized already, to {stated.scheme}, and loads as that: leave {asked} out, or quantize the model it "
+            "was made from again"
+        )
+    if missing := {"quantize", "narrow_weights", "shift_bias"} & set(disabled):
+        raise UsageError(
+            f"{checkpoint.name} is quantized already; the pass {', '.join(sorted(missing))} cannot be disabled for it"
+        )
+    by_name = {name: key for key, name in built.renamed.items()}
+    layers = {by_name[name]: layer for name, layer in stated.layers.items() if name in by_name}
+    static = {key: layer.static for key, layer in layers.items() if layer.static is not None}
+    formats = {key: layer.scheme for key, layer in layers.items()}
+    return passes.Options(stated.scheme, disabled, kv=kv, formats=formats, static=static)
+
+
+def _asked(config: LoadConfig, checkpoint: Checkpoint) -> str:
+    """The precision that was asked for, or that the artefact has."""
+    return checkpoint.quantization.scheme if checkpoint.quantization is not None else config.precision or DEFAULT_PRECISION
 
 
 def _precision(graph: Graph) -> str:
@@ -242,8 +269,9 @@ def _linear_precision(node: Node) -> str:
     if node.op == "linear_q4" or node.attrs.get("bits") == 4:
         return f"int4-g{node.attrs['group']}"
     if node.op in ("linear_q8", "qkv_attention"):
-        return "int8"
-    return {"f16": "fp16", "bf16": "bf16"}.get(str(node.attrs.get("store")), "fp32")
+        group = node.attrs.get("weight_group")
+        return f"int8-g{group}" if group else "int8-static" if node.attrs.get("static") else "int8"
+    return {"f16": "fp16", "bf16": "bf16", "i8": "w8a16"}.get(str(node.attrs.get("store")), "fp32")
 
 
 def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
@@ -256,12 +284,13 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
     return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys, bf16)
 
 
-def _kv_layout(config: LoadConfig, built: BuiltModel) -> KVLayout:
-    return KVLayout(built.layers, built.kv_heads, built.head_dim, _kv_format(config))
+def _kv_layout(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel) -> KVLayout:
+    return KVLayout(built.layers, built.kv_heads, built.head_dim, _kv_format(config, checkpoint))
 
 
-def _kv_format(config: LoadConfig) -> Format:
-    return cast(Format, config.kv_precision or ("int8" if config.precision.startswith("int") else "fp32"))
+def _kv_format(config: LoadConfig, checkpoint: Checkpoint) -> Format:
+    stated = checkpoint.quantization.kv if checkpoint.quantization is not None else None
+    return cast(Format, config.kv_precision or stated or ("int8" if _asked(config, checkpoint).startswith("int") else "fp32"))
 
 
 def _step_tokens(config: LoadConfig, built: BuiltModel) -> int:
@@ -269,10 +298,10 @@ def _step_tokens(config: LoadConfig, built: BuiltModel) -> int:
     return max(config.step_tokens, built.context_len) if built.kind == "encoder" else config.step_tokens
 
 
-def _grant(config: LoadConfig, built: BuiltModel, graph: Graph, made: plan.Plan) -> Budget:
+def _grant(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel, graph: Graph, made: plan.Plan) -> Budget:
     bytes_ = made.space_bytes
     activation = bytes_["tokens"] * _step_tokens(config, built) + (bytes_["rows"] + bytes_["sequences"]) * config.max_sequences
-    kv = (_kv_layout(config, built), built.context_len, config.max_sequences) if built.kind == "decoder" else None
+    kv = (_kv_layout(config, checkpoint, built), built.context_len, config.max_sequences) if built.kind == "decoder" else None
     return grant(config.memory_bytes, store_bytes(graph), activation, kv)
 
 

@@ -73,7 +73,8 @@ LINEARS = (
     linear(64, 1, act="tanh"),
     linear(68, 128, act="relu", tokens=1),
     *(linear(k, 70, tokens=tokens, store=store) for store in ("f16", "bf16") for k in (3, 130) for tokens in ROWS),
-    *(linear(576, 192, act="silu", bias=False, store=store) for store in ("f16", "bf16")),
+    *(linear(576, 192, act="silu", bias=False, store=store) for store in ("f16", "bf16", "i8")),
+    *(linear(k, 70, tokens=tokens, store="i8") for k in (3, 130) for tokens in ROWS),
     *(linear(k, 70, tokens=tokens, store="bf16", bf16=True) for k in (1, 3, 130, 576) for tokens in (1, 6, 7, 25)),
 )
 NORMS = (
@@ -90,6 +91,8 @@ NORMS = (
     norm("layer_norm", 96, add=True, store_sum=True, group=32),
     norm("layer_norm", 100, clamp=0.75),
     norm("rms_norm", 128, clamp=1.5, add=True, store_sum=True, group=64),
+    norm("rms_norm", 100, add=True, store_sum=True, group=0, scale=0.015625, offset=0.25),
+    norm("layer_norm", 96, store_out=False, group=0, scale=0.03125, offset=-0.5),
 )
 ELEMENTWISE = (
     *(plain(op, features) for op in ("silu", "gelu", "gelu_tanh", "relu", "tanh") for features in (64, 35)),
@@ -104,11 +107,13 @@ ELEMENTWISE = (
         Case("quantize", (k,), ((k, "q8"),), (), {"group": group})
         for k, group in ((128, 128), (192, 64), (96, 32), (100, 0), (37, 0))
     ),
+    *(Case("quantize", (k,), ((k, "q8"),), (), {"group": 0, "scale": 0.0390625, "offset": 0.75}) for k in (37, 128)),
+    Case("swiglu", (2 * 64,), ((64, "q8"),), (), {"act": "silu", "group": 0, "scale": 0.125, "offset": -2.5}),
     Case("rope", (6 * 64,), ((6 * 64, "f32"),), (("table", (100, 64)),), {"head_dim": 64, "rotary_dim": 64}),
     Case("rope", (2 * 80,), ((2 * 80, "f32"),), (("table", (100, 40)),), {"head_dim": 80, "rotary_dim": 40}),
     *(
         Case("embed", (), ((96, "f32"),), ((kind, (130, 96)),), {"index": "ids", "offset": 0})
-        for kind in ("table", "f32", "q8", "bf16")
+        for kind in ("table", "f32", "q8", "q8g32", "i8", "bf16")
     ),
     Case("embed", (), ((37, "f32"),), (("table", (130, 37)),), {"index": "positions", "offset": 2}),
     Case("select", (96,), ((96, "f32"),)),

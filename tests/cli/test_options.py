@@ -75,7 +75,7 @@ def test_sizes_by_flag_and_variable(loads: dict[str, Any], decoder: Model) -> No
         (["inspect", "m", "--max-context", "1.5"], "'1.5' is given; a whole number of at least 1 is accepted"),
         (
             ["inspect", "m", "--precision", "int4"],
-            "'int4' is given; int8 or int4-g128 or int4-g64 or int4-g32 or fp16 or bf16 or fp32 is accepted",
+            "'int4' is given; int8 or int8-g64 or int4-g128 or int4-g64 or int4-g32 or w8a16 or fp16 or bf16 or fp32 or auto is accepted",
         ),
         (["inspect", "m", "--executor", "gpu"], "'gpu' is given; native or reference is accepted"),
         (["inspect", "m", "--attention", "fast"], "'fast' is given; auto or flash or plain is accepted"),

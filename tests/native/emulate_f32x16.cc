@@ -148,6 +148,7 @@ int main() {
     same("to_f32", wide::to_f32(wn), plain::to_f32(pn), true);
     same("casts", wide::as_f32(wide::as_i32(wa)), plain::as_f32(plain::as_i32(pa)), true);
     same("load_i8", wide::load_i8(reinterpret_cast<int8_t*>(n)), plain::load_i8(reinterpret_cast<int8_t*>(n)), false);
+    same("load int8", wide::load(reinterpret_cast<int8_t*>(n)), plain::load(reinterpret_cast<int8_t*>(n)), true);
     same("load f16", wide::load(reinterpret_cast<taut::f16*>(n)), plain::load(reinterpret_cast<taut::f16*>(n)), true);
     same("load bf16", wide::load(reinterpret_cast<taut::bf16*>(n)), plain::load(reinterpret_cast<taut::bf16*>(n)), true);
     same("reduce_add", wide::reduce_add(wa), plain::reduce_add(pa), true);

@@ -21,8 +21,9 @@ from taut.engine.executors.native import NativeExecutor
 from taut.engine.kv_cache import KVPool
 from taut.engine.runtime import Runtime
 from taut.kernels import native
+from taut.plan.packing import FLOATS, arranged, group_of, layout, pack_floats, unpack_floats
 from taut.plan.plan import Buffer, Plan, Step, View
-from taut.plan.weights import FLOATS, PackedWeight, WeightStore, floats_shape, pack_floats, unpack_floats
+from taut.plan.weights import PackedWeight, WeightStore
 from taut.quant.schemes import int8
 
 Floats = NDArray[np.float32]
@@ -74,11 +75,12 @@ def make_data(case: Case, seed: int = 0) -> Data:
 
 def pack(kind: str, w: Floats) -> tuple[PackedWeight, Any]:
     """(packed, what the reference takes)."""
-    if kind == "q8":
-        q, scale = int8.quantize_weight(w)
-        return PackedWeight("q8", w.shape, *int8.pack(q, scale)), q.astype(np.float32) * scale[:, None]
+    if kind.startswith("q8") or kind == "i8":
+        weight = int8.quantize_groups(w, group_of(kind))
+        data, scale = arranged(kind, weight)
+        return PackedWeight(kind, w.shape, data, scale), (weight.q, weight.scale)  # type: ignore[arg-type]
     if kind in FLOATS:
-        panels = np.empty(floats_shape(kind, w.shape), FLOATS[kind])
+        panels = np.empty(layout(kind, w.shape).shape, FLOATS[kind])
         pack_floats(w, panels)
         return PackedWeight(kind, w.shape, panels), unpack_floats(panels, *w.shape)  # type: ignore[arg-type]
     if kind == "vector":
@@ -148,7 +150,8 @@ def reference(case: Case, data: Data) -> list[Any]:
         y = y.astype(np.float32)
     if group >= 0 and case.op != "quantize":
         outputs += [y] * bool(attrs.get("store_out", False))
-        return [*outputs, int8.quantize_rows(y, group)]
+        how = {"group": group, **{key: attrs[key] for key in ("scale", "offset") if key in attrs}}
+        return [*outputs, *ops.find("quantize").run([y], (), how, context)]
     return [*outputs, y]
 
 

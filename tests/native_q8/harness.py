@@ -25,7 +25,7 @@ class Problem:
     sums: NDArray[np.int32]  # (M, pieces)
     cut: int8.Pieces
     packed: NDArray[np.uint8]  # (N/64, K/4, 64, 4)
-    w_scale: Floats  # (N padded,)
+    w_scale: Floats  # (N padded,), or (N/64, pieces, 64) of weights in groups
     n: int
     bias: Floats | None  # (n,)
 
@@ -37,16 +37,17 @@ class Problem:
         return replace(self, q=self.q[:count], scales=self.scales[:count], sums=self.sums[:count])
 
 
-def problem(rows: int, k: int, n: int, group: int, *, bias: bool = False, seed: int = 0) -> Problem:
+def problem(rows: int, k: int, n: int, group: int, *, bias: bool = False, seed: int = 0, grouped: bool = False) -> Problem:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, k)).astype(np.float32) * rng.lognormal(0, 2, (rows, 1)).astype(np.float32)
     w = rng.standard_normal((n, k)).astype(np.float32)
     shift = rng.standard_normal(n).astype(np.float32) if bias else None
-    return from_floats(x, w, group, shift)
+    return from_floats(x, w, group, shift, grouped=grouped)
 
 
-def from_floats(x: Floats, w: Floats, group: int, bias: Floats | None = None) -> Problem:
-    packed, w_scale = int8.pack(*int8.quantize_weight(w))
+def from_floats(x: Floats, w: Floats, group: int, bias: Floats | None = None, *, grouped: bool = False) -> Problem:
+    """grouped: the weights have a scale for each of the groups."""
+    packed, w_scale = int8.pack_groups(int8.quantize_groups(w, group)) if grouped else int8.pack(*int8.quantize_weight(w))
     return Problem(*int8.quantize_rows(x, group), int8.pieces(x.shape[1], group), packed, w_scale, len(w), bias)
 
 
@@ -60,12 +61,12 @@ def run(p: Problem, isa: str, *, cuts: Sequence[int] | None = None, activation: 
     layout = int8.row_layout(p.cut.k, p.cut.group)
     rows = aligned(int8.write_rows(p.q, p.scales, p.sums, layout))
     y = np.full((p.num_rows, p.n), np.nan, np.float32)
-    bias = None if p.bias is None else np.concatenate([p.bias, np.zeros(len(p.w_scale) - p.n, np.float32)])
+    bias = None if p.bias is None else np.concatenate([p.bias, np.zeros(len(p.packed) * int8.PANEL - p.n, np.float32)])
     begin, segment = list(p.cut.begin), list(p.cut.segment)
     spans = [0, p.num_rows] if cuts is None else list(cuts)
     module.linear(
-        rows, layout.row_bytes, layout.scales_offset, begin, segment, aligned(p.packed), p.w_scale, bias, y,
-        activation=activation, rows=spans, pool=pool, isa=isa,
+        rows, layout.row_bytes, layout.scales_offset, begin, segment, aligned(p.packed), p.w_scale.reshape(-1), bias, y,
+        activation=activation, rows=spans, weight_group=p.cut.group if p.w_scale.ndim == 3 else 0, pool=pool, isa=isa,
     )  # fmt: skip
     return y
 

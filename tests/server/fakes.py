@@ -156,6 +156,7 @@ class FakeModel:
     context_len: int = 256
     chat_template: FakeTemplate | None = field(default_factory=FakeTemplate)
     generation_config: dict[str, Any] = field(default_factory=dict)
+    receipt: dict[str, Any] | None = None
     name: str = "fake"
 
     def __post_init__(self) -> None:

@@ -180,13 +180,13 @@ class GgufLlama:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         }
-        divisors = _llama3_divisors(config, scaling)
+        divisors = llama3_divisors(config, scaling)
         if stored.shape != divisors.shape or not np.allclose(stored, divisors, rtol=1e-4):
             raise UnsupportedModelError(f"{self.name}: {_ROPE_FACTORS} holds factors other than Llama 3's")
         return scaling
 
 
-def _llama3_divisors(config: dict[str, Any], scaling: dict[str, Any]) -> NDArray[np.float64]:
+def llama3_divisors(config: dict[str, Any], scaling: dict[str, Any]) -> NDArray[np.float64]:
     """Divisor of each rotary frequency, (head_dim / 2,); transformers `_compute_llama3_parameters`."""
     dims = config["head_dim"]
     wavelength = 2 * np.pi * config["rope_theta"] ** (np.arange(0, dims, 2) / dims)

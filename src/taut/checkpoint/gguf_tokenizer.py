@@ -23,11 +23,11 @@ from taut.units import counted
 _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 _WORD_START = "▁"
 
-_LLAMA3_SPLIT = (
+LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class _PreTokenizer:
 
 _GPT2 = _PreTokenizer()
 _SMOLLM = _PreTokenizer(has_single_digits=True)
-_LLAMA3 = _PreTokenizer(split=_LLAMA3_SPLIT, ignores_merges=True, adds_bos=True)
-_QWEN2 = _PreTokenizer(split=_QWEN2_SPLIT, has_nfc=True)
+_LLAMA3 = _PreTokenizer(split=LLAMA3_SPLIT, ignores_merges=True, adds_bos=True)
+_QWEN2 = _PreTokenizer(split=QWEN2_SPLIT, has_nfc=True)
 _PRE_TOKENIZERS = {
     "gpt-2": _GPT2,
     "gpt2": _GPT2,

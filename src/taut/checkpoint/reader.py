@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from taut.checkpoint import config_json, gguf_tokenizer, hub, pooling, strict_json, tokenizer_files
 from taut.checkpoint.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 from taut.checkpoint.files import PICKLE_ADVICE, PICKLE_SUFFIXES, read_small, safe_path
 from taut.checkpoint.gguf_llama import GgufLlama
 from taut.checkpoint.pooling import Pooling
+from taut.checkpoint.quantized import Quantization, QuantizedTensors, quantization_of
 from taut.checkpoint.safetensors import SafetensorsFolder
 from taut.checkpoint.tensors import TensorInfo, TensorSource
 from taut.checkpoint.tokenizer import Tokenizer
@@ -76,6 +75,8 @@ class Checkpoint:
     file_warnings: tuple[str, ...]
     source: TensorSource
     make_text: Callable[[], Text]
+    folder: Path | None = None  # None for a GGUF file
+    quantization: Quantization | None = None  # of an artefact that taut made
 
     @functools.cached_property
     def text(self) -> Text:
@@ -98,9 +99,9 @@ class Checkpoint:
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self.source.tensors
 
-    def read(self, name: str) -> NDArray[Any]:
+    def read(self, name: str) -> Any:
         """The tensor, read-only, in its stored type (float32, float16, bfloat16, …); GGUF's quantized types come as
-        float32. KeyError when absent.
+        float32, an artefact's quantized weights as int8.Quantized or int4.Quantized. KeyError when absent.
 
         A view may be unaligned for its type; `numpy.require(a, requirements="A")` copies it when that matters.
         """
@@ -212,8 +213,16 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
     generation = _optional(folder, "generation_config.json")
     settings = {**_optional(folder, "special_tokens_map.json"), **_optional(folder, "tokenizer_config.json")}
     pooled = pooling.load(folder)
-    weights = _open_weights(folder)  # last: nothing after it fails
+    quantization = quantization_of(config)
+    weights = _open_weights(folder)
     _log(name, weights.warnings)
+    source: TensorSource = weights
+    if quantization is not None:
+        try:
+            source = QuantizedTensors(weights, quantization)
+        except BaseException:
+            weights.close()
+            raise
 
     def make_text() -> Text:
         text = _folder_text(folder, config, generation, settings)
@@ -227,8 +236,10 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
         generation_config=generation,
         pooling=pooled,
         file_warnings=tuple(weights.warnings),
-        source=weights,
+        source=source,
         make_text=make_text,
+        folder=folder,
+        quantization=quantization,
     )
 
 

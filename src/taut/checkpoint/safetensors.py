@@ -47,6 +47,10 @@ class SafetensorsFile:
         flat = np.frombuffer(self._file.view, dtype, count=math.prod(info.shape), offset=self._begin[name])
         return flat.reshape(info.shape)
 
+    def offset(self, name: str) -> int:
+        """Where the tensor's bytes begin in the file."""
+        return self._begin[name]
+
     def identity(self) -> str:
         return self._file.identity()
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 MAX_DIMS = 8
 MAX_BYTES = 1 << 62
@@ -29,7 +28,7 @@ class TensorSource(Protocol):
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
-    def read(self, name: str) -> NDArray[Any]: ...
+    def read(self, name: str) -> Any: ...
 
     def identity(self) -> str:
         """A hash of the files' sizes, times of change and samples of their bytes, equal wherever the files lie."""

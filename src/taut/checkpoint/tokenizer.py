@@ -8,8 +8,10 @@ ordinary characters, never as the end of a turn.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import normalizers
@@ -83,6 +85,13 @@ class Tokenizer:
         skip = self.special_ids if skip_special else frozenset()
         text = b"".join(self._bytes(token_id) for token_id in ids if token_id not in skip).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._strips_first_space else text
+
+    def to_json(self) -> str:
+        """The tokenizer as the content of a tokenizer.json."""
+        stated: dict[str, Any] = json.loads(self._backend.to_str())
+        own = stated["normalizer"]  # ours, that hides special tokens, stands first
+        stated["normalizer"] = own["normalizers"][1] if own["type"] == "Sequence" else None
+        return json.dumps(stated, ensure_ascii=False)
 
     def token_text(self, token_id: int) -> str:
         """One token as text, special or not; U+FFFD where its bytes are part of a character, empty for an unknown id."""

@@ -27,9 +27,16 @@ def command(
     loaded = model_options.load(model)
     described = loaded.describe()
     if json:
-        print_json({**described, **({"explain": loaded.explain(every_layer=every_layer).splitlines()} if explain else {})})
+        receipt = {} if loaded.receipt is None else {"receipt": loaded.receipt}
+        print_json(
+            {**described, **receipt, **({"explain": loaded.explain(every_layer=every_layer).splitlines()} if explain else {})}
+        )
         return
     print(loaded.summary())
     print_table([], flatten(described))
+    if loaded.receipt is not None:
+        from taut.cli.quantize import print_receipt
+
+        print_receipt(loaded.receipt)
     if explain:
         print(loaded.explain(every_layer=every_layer))

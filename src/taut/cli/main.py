@@ -1,6 +1,7 @@
 """The `taut` command: its subcommands, and how an error ends it.
 
-Exit codes: 0 fine, 1 unexpected, 2 usage, 3 the model, 4 port in use, 5 memory budget, 130 interrupted.
+Exit codes: 0 fine, 1 unexpected or a bound is missed (`taut eval --max-kl`), 2 usage, 3 the model, 4 port in use, 5 memory budget, 6 an
+artefact, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,23 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from taut import env
-from taut.cli import bench_encoder, bench_ladder, bench_latency, chat, embed, generate, inspect, limits, serve, values
+from taut.cli import (
+    bench_encoder,
+    bench_ladder,
+    bench_latency,
+    chat,
+    embed,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    limits,
+    plan,
+    quantize,
+    serve,
+    values,
+    verify,
+)
 from taut.cli.console import print_error
 from taut.cli.options import grouped
 from taut.errors import RequestError, TautError, UsageError
@@ -49,8 +66,9 @@ app = typer.Typer(
 )
 bench = typer.Typer(name="bench", cls=Group, no_args_is_help=True, help="Time a model, as a share of what this machine can do.")
 
-for module in (serve, chat, generate, embed, inspect, limits):
+for module in (serve, chat, generate, embed, inspect, limits, quantize, plan, verify, export):
     app.command(module.__name__.rpartition(".")[2], cls=Command)(grouped(module.command))
+app.command("eval", cls=Command)(grouped(evaluate.command))
 bench.command("latency", cls=Command)(grouped(bench_latency.command))
 bench.command("encoder", cls=Command)(grouped(bench_encoder.command))
 bench.command("ladder", cls=Command)(grouped(bench_ladder.command))

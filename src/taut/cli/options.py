@@ -36,6 +36,7 @@ def plain(flag: str, doc: str, settings: Mapping[str, Any]) -> Any:
     return typer.Option(flag, help=doc, show_default=False, **settings)
 
 
+AUTO = "auto"  # a precision that is chosen by measuring
 ModelRef = Annotated[
     str,
     typer.Argument(
@@ -50,7 +51,7 @@ Json = Annotated[bool, plain("--json", "Print JSON for programs.", values.switch
 class ModelOptions:
     """How a model is loaded."""
 
-    precision: Annotated[str, option(env.PRECISION, values.one_of(PRECISIONS))] = "int8"
+    precision: Annotated[str | None, option(env.PRECISION, values.one_of((*PRECISIONS, AUTO)))] = None
     threads: Annotated[int | None, option(env.THREADS, values.whole(1))] = None
     memory: Annotated[int | None, option(env.MEMORY, values.size())] = None
     max_context: Annotated[int | None, option(env.MAX_CONTEXT, values.whole(1))] = None
@@ -66,21 +67,35 @@ class ModelOptions:
         import taut
         from taut.cli.console import progress
 
+        options: dict[str, Any] = {
+            "precision": self.precision,
+            "threads": self.threads,
+            "memory_bytes": self.memory,
+            "max_context": self.max_context,
+            "executor": self.executor,
+            "pins": tuple(pin for pins in self.pin or () for pin in pins.split()),
+            "kv_precision": self.kv,
+            "attention": self.attention,
+            "disable_passes": tuple(name for names in self.disable_pass or () for name in names.split()),
+            "exact": self.exact,
+        }
+        if self.precision == AUTO:
+            options["precision"] = self._fastest(ref, options)
         with progress() as report:
-            return taut.load(
-                ref,
-                precision=self.precision,
-                threads=self.threads,
-                memory_bytes=self.memory,
-                max_context=self.max_context,
-                executor=self.executor,
-                pins=tuple(pin for pins in self.pin or () for pin in pins.split()),
-                kv_precision=self.kv,
-                attention=self.attention,
-                disable_passes=tuple(name for names in self.disable_pass or () for name in names.split()),
-                exact=self.exact,
-                progress=report,
-            )
+            return taut.load(ref, progress=report, **options)
+
+    @staticmethod
+    def _fastest(ref: str, options: Mapping[str, Any]) -> str:
+        """The fastest precision that passes the canary; each that is tried is shown."""
+        from taut.cli.console import print_note
+        from taut.compress import auto
+
+        def show(trial: auto.Trial) -> None:
+            verdict = "taken" if trial.passed else "too far"
+            print_note(f"precision {trial.precision}: {trial.distance:.2g} from fp32 on the canary, {verdict}")
+
+        chosen, _ = auto.choose(ref, report=show, **options)
+        return chosen
 
 
 @dataclass(frozen=True)

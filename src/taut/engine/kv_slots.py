@@ -78,21 +78,18 @@ class Slot:
             return self._read_nibbles(raw)
         data = self._data(raw)
         rows = data.transpose(1, 0, 2) if self.is_key else data.transpose(0, 2, 1)
-        out = np.array(rows.reshape(BLOCK_TOKENS, self.head_dim), np.float32)
-        if self.kind == "int8":
-            out *= self._scales(raw)[:, None]
-        return out
+        out: Floats = rows.reshape(BLOCK_TOKENS, self.head_dim).astype(np.float32)
+        return out * self._scales(raw)[:, None] if self.kind == "int8" else out
 
     def _data(self, raw: Bytes) -> NDArray[Any]:
         dtype, together = _NUMBERS[self.kind]
         across, along = (self.head_dim, BLOCK_TOKENS) if self.is_key else (BLOCK_TOKENS, self.head_dim)
-        numbers: NDArray[Any] = raw[: across * along * np.dtype(dtype).itemsize].view(dtype)
+        numbers = raw[: across * along * np.dtype(dtype).itemsize].view(dtype)
         shaped: NDArray[Any] = numbers.reshape(across // together, along, together)
         return shaped
 
     def _scales(self, raw: Bytes) -> Floats:
-        scales: Floats = raw[self.data_bytes :].view(np.float32)
-        return scales
+        return raw[self.data_bytes :].view(np.float32)
 
     def _nibbles(self, raw: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
         """Views (32, groups, 16) of the bytes and (groups, 2, 32) of scales and minima."""

@@ -148,14 +148,15 @@ def read_chunks(file: int, offset: int, data: NDArray[np.uint8], chunk_bytes: in
 SOURCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by numpy's name
 
 
-def pack_q8(
-    w: NDArray[Any], data: NDArray[np.uint8], scale: NDArray[np.float32], name: str, pool: ThreadPool | None = None
-) -> None:
-    """Quantizes and packs `w` (N, K) of any float type into `data` and `scale`, bit for bit as quant/schemes/int8.py does.
+def pack_q8(w: NDArray[Any], data: NDArray[Any], scale: NDArray[np.float32], name: str, pool: ThreadPool | None = None) -> None:
+    """Quantizes and packs `w` (N, K) of any float type into `data` and `scale`, bit for bit as quant/schemes/int8.py does: scales
+    (panels, K / G, 64) are of groups of G inputs, and data (panels, K, 64) is int8 for w8a16.
 
     Raises ModelFormatError naming `name` when a weight is NaN or infinite.
     """
-    _pack(w, data, scale, 0, name, pool)
+    weight_group = w.shape[1] // scale.shape[1] if scale.ndim == 3 else 0
+    by_input = data.ndim == 3
+    _pack(w, data.view(np.uint8), scale.reshape(-1), name, pool, weight_group=weight_group, by_input=by_input)
 
 
 def pack_q4(
@@ -163,14 +164,14 @@ def pack_q4(
 ) -> None:
     """As pack_q8, to quant/schemes/int4.py; `data` has its packed_shape, which says the group."""
     group = w.shape[1] // data.shape[1]
-    _pack(w, data.reshape(-1), column, group, name, pool)
+    _pack(w, data.reshape(-1), column, name, pool, group=group)
 
 
-def _pack(w: NDArray[Any], data: NDArray[np.uint8], scale: NDArray[np.float32], group: int, name: str, pool: Any) -> None:
+def _pack(w: NDArray[Any], data: NDArray[np.uint8], scale: NDArray[np.float32], name: str, pool: Any, **form: int) -> None:
     source = SOURCES.get(w.dtype.name)
     if source is None or w.strides[1] != w.itemsize:
         w, source = np.ascontiguousarray(w, dtype=np.float32), "f32"
     try:
-        module().pack(w if source == "f32" else w.view(np.uint16), source, data, scale, group=group, pool=pool)
+        module().pack(w if source == "f32" else w.view(np.uint16), source, data, scale, pool=pool, **form)
     except ValueError as error:
         raise ModelFormatError(f"{error}: check the checkpoint, or convert it again", field=name) from None

@@ -13,6 +13,7 @@ OPS = (
     "embed", "linear", "linear_q8", "linear_q4",
     "quantize", "rms_norm", "layer_norm", "rope", "rope_cache", "cache_write", "attention", "attention_full",
     "silu", "gelu", "gelu_tanh", "relu", "tanh", "add", "mul", "swiglu", "qkv_attention", "select", "pool", "normalize",
+    "observe",
 )
 # fmt: on
 REQUIRES = {

@@ -1,4 +1,5 @@
-"""embed: rows of a table chosen by token id, position or token type. A tied int8 head serves as table with its (q, scale)."""
+"""embed: rows of a table chosen by token id, position or token type. A tied int8 head serves as table with its (q, scale),
+by row or in groups of features."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from taut.ops.base import Array, Attrs, Context, Floats, Signature, need
+from taut.quant.schemes import int8
 
 
 def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs: Attrs) -> list[Signature]:
@@ -17,7 +19,6 @@ def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
     chosen = getattr(context, attrs["index"]) + attrs["offset"]
     if isinstance(weights[0], tuple):
-        q, scale = weights[0]
-        return [q[chosen] * scale[chosen, None]]
+        return [int8.Quantized(*weights[0]).rows(chosen).dequantized()]
     table: Floats = weights[0]  # (entries, features)
     return [table[chosen].copy()]

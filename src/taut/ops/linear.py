@@ -1,5 +1,6 @@
 """linear: y = act(x W^T + b). The weight is (outputs, inputs), as checkpoints store it. bf16: the input is rounded to
-bfloat16, as the weight already is; their products are exact and sums keep float precision."""
+bfloat16, as the weight already is; their products are exact and sums keep float precision. An int8 weight (store i8) is the pair
+(q, scale) of quant/schemes/w8a16.py: its columns are scaled once, after the sum."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def infer(inputs: Sequence[Signature], weights: Sequence[tuple[int, ...]], attrs
 
 def run(inputs: Sequence[Array], weights: Sequence[Any], attrs: Attrs, context: Context) -> list[Array]:
     x = round_bf16(inputs[0]) if attrs.get("bf16") else inputs[0]
-    y = x.astype(np.float64) @ weights[0].astype(np.float64).T
+    w, scale = weights[0] if isinstance(weights[0], tuple) else (weights[0], np.float32(1))
+    y = x.astype(np.float64) @ w.astype(np.float64).T * scale
     if len(weights) > 1:
         y = y + weights[1]
     return [activation.apply(attrs.get("act", ""), y).astype(np.float32)]

@@ -6,10 +6,12 @@ from types import MappingProxyType
 
 from taut.graph import Graph, Node, Value, Weight
 from taut.ops import Signature
+from taut.passes.options import Options
 
 
-def shared_inputs(graph: Graph, count: int) -> list[tuple[Node, ...]]:
-    """Groups of exactly `count` plain linears that read the same value, all with a bias or all without, of weights used nowhere else."""
+def shared_inputs(graph: Graph, count: int, options: Options) -> list[tuple[Node, ...]]:
+    """Groups of exactly `count` plain linears that read the same value, all with a bias or all without, of weights used nowhere else and
+    of one format."""
     uses: dict[str, int] = {}
     for node in graph.nodes:
         for key in node.weights:
@@ -21,6 +23,7 @@ def shared_inputs(graph: Graph, count: int) -> list[tuple[Node, ...]]:
             len(linears) == count
             and len({len(n.weights) for n in linears}) == 1
             and all(uses[w] == 1 for n in linears for w in n.weights)
+            and options.may_join(linears)
         ):
             groups.append(linears)
     return groups

@@ -17,7 +17,7 @@ def requires(graph: Graph) -> None:
 
 
 def run(graph: Graph, options: Options) -> Graph:
-    for pair in shared_inputs(graph, 2):
+    for pair in shared_inputs(graph, 2, options):
         graph = _fuse(graph, pair)
     return graph
 

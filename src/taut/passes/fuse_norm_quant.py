@@ -33,7 +33,7 @@ def run(graph: Graph, options: Options) -> Graph:
 
 
 def _fused(node: Node, quantizer: Node, shared: bool) -> Node:
-    changes = {"group": quantizer.attrs["group"]}
+    changes = dict(quantizer.attrs)
     if node.op in NORMS:
         changes |= {"add": bool(node.attrs.get("add")), "store_sum": bool(node.attrs.get("store_sum")), "store_out": shared}
     outputs = (*(node.outputs if shared else node.outputs[:-1]), *quantizer.outputs)

@@ -12,10 +12,11 @@ def requires(graph: Graph) -> None:
 
 
 def run(graph: Graph, options: Options) -> Graph:
-    for group in shared_inputs(graph, 3):
+    for group in shared_inputs(graph, 3, options):
         graph = fuse_linears(graph, group, group[0].name.rpartition(".")[0] + ".qkv")
     return graph
 
 
 def ensures(graph: Graph) -> None:
-    assert not shared_inputs(graph, 3)
+    fused = [node for node in graph.nodes if node.op == "linear" and len(node.origin) == 3]
+    assert all(len({part.inputs for part in node.origin}) == 1 for node in fused)

@@ -61,6 +61,8 @@ def _fused(linear: Node, attention: Node) -> Node:
     attrs = MappingProxyType(
         {**attention.attrs, "group": linear.attrs["group"], "bits": bits, "interleave": _interleave(attention)}
     )
+    if weight_group := linear.attrs.get("weight_group"):
+        attrs = MappingProxyType({**attrs, "weight_group": weight_group})
     return Node(attention.name, "qkv_attention", linear.inputs, attention.outputs, linear.weights, attrs, (linear, attention))
 
 

@@ -1,4 +1,4 @@
-"""Linears of precision fp16 or bf16 keep their weights in 16 bits: half the bytes to read.
+"""Linears of precision fp16, bf16 or w8a16 keep their weights in 16 or 8 bits: a half or a quarter of the bytes to read.
 
 A weight is rounded once, to nearest even; whether the kernel widens it or multiplies in bf16 is the plan's choice.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from taut.graph import Graph, Node
 from taut.passes.options import Options
 
-STORES = {"fp16": "f16", "bf16": "bf16"}
+STORES = {"fp16": "f16", "bf16": "bf16", "w8a16": "i8"}
 
 
 def requires(graph: Graph) -> None:
@@ -19,7 +19,11 @@ def requires(graph: Graph) -> None:
 
 
 def run(graph: Graph, options: Options) -> Graph:
-    return graph.rebuilt(_narrow(node, STORES.get(options.precision_of(node))) for node in graph.nodes)
+    return graph.rebuilt(_narrow(node, _store(graph, node, options)) for node in graph.nodes)
+
+
+def _store(graph: Graph, node: Node, options: Options) -> str | None:
+    return STORES.get(options.scheme_of(graph, node)) if node.op == "linear" else None
 
 
 def _narrow(node: Node, store: str | None) -> Node:

@@ -7,17 +7,19 @@ from typing import Protocol, cast
 
 from taut.errors import UsageError
 from taut.graph import Graph, verify
-from taut.passes.options import Options
+from taut.passes.options import NEEDS_CALIBRATION, Options
+from taut.quant.formats import SCHEMES
 
 __all__ = ["PIPELINE", "Options", "Pass", "is_run", "optimize"]
 
 PIPELINE: tuple[tuple[str, str], ...] = (
+    ("shift_bias", "a linear's bias makes up for the offset of its calibrated input"),
     ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
     ("fuse_gate_up", "one GEMM for both MLP inputs, and their product in one sweep"),
     ("fuse_bias_act", "the activation is applied in the GEMM's epilogue, on registers"),
     ("fuse_rope_cache", "rotation and the cache's write while the row tile is in L1"),
     ("quantize", "linears on int8 or int4 weights and int8 activations"),
-    ("narrow_weights", "linears on weights of 16 bits (fp16, bf16)"),
+    ("narrow_weights", "linears on weights of 16 or 8 bits and float inputs (fp16, bf16, w8a16)"),
     (
         "guard",
         "on the way to numbers of 16 bits, norms and attention scores stay in float16's range, and what would not is counted",
@@ -32,10 +34,11 @@ PIPELINE: tuple[tuple[str, str], ...] = (
 )
 
 # Passes that make a precision; the others run for every one.
-INTEGER = ("int8", "int4-g128", "int4-g64", "int4-g32")
+INTEGER = tuple(name for name, format_ in SCHEMES.items() if format_.inputs != "float")
 ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "shift_bias": NEEDS_CALIBRATION,
     "quantize": INTEGER,
-    "narrow_weights": ("fp16", "bf16"),
+    "narrow_weights": ("fp16", "bf16", "w8a16"),
     "fuse_qkv_attention": INTEGER,
     "fuse_gate": INTEGER,
     "fuse_requantize": INTEGER,

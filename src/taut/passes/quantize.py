@@ -1,8 +1,7 @@
-"""Linears of precision int8 or int4: the input is quantized once for all linears of one scale group that read it, the weight when it is
-packed (quant/schemes).
+"""Linears on int8 or int4 weights and int8 inputs: the input is quantized once for all linears of one kind that read it, the weight when
+it is packed (quant/schemes), or was when the artefact was made.
 
-Norms, embeddings' lookup, attention and the residual stream stay fp32. With int4 weights, what reads selected rows instead of tokens
-(the head, whose table may be the embedding's, and an encoder's pooler) stays int8, and so does a linear whose inputs fit no group.
+Norms, embeddings' lookup, attention and the residual stream stay fp32.
 """
 
 from __future__ import annotations
@@ -11,19 +10,39 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from taut.graph import Graph, Node, Value
+from taut.graph.node import Attr
 from taut.ops import Signature
 from taut.passes.options import Options
-from taut.quant.schemes import int4, int8
+from taut.quant.formats import SCHEMES, input_group
+from taut.quant.schemes import int8
+from taut.quant.schemes.static import Calibrated
 
 QUANTIZED = ("linear_q8", "linear_q4")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a linear becomes: the op, and the scale group of its input (and int4 weight)."""
+    """What a linear becomes: the op, the scale group of its input, that of an int8 weight (0: by output channel), and how the input is
+    quantized where that was calibrated."""
 
     op: str
     group: int
+    weight_group: int = 0
+    static: Calibrated | None = None
+
+    def input_attrs(self) -> dict[str, Attr]:
+        """Of the node that quantizes the input."""
+        if self.static is None:
+            return {"group": self.group}
+        return {"group": self.group, "scale": self.static.scale, "offset": self.static.offset}
+
+    def linear_attrs(self) -> dict[str, Attr]:
+        attrs: dict[str, Attr] = {"group": self.group}
+        if self.weight_group:
+            attrs["weight_group"] = self.weight_group
+        if self.static is not None:
+            attrs["static"] = True
+        return attrs
 
 
 def requires(graph: Graph) -> None:
@@ -38,10 +57,10 @@ def run(graph: Graph, options: Options) -> Graph:
         if target is not None:
             x = node.inputs[0]
             signature = graph.signature(x)
-            quantized = _name(x, signature.features, target.group, options)
+            quantized = _name(x, signature.features, target, options)
             if quantized not in values:
                 values[quantized] = Value(quantized, Signature(signature.features, signature.space, "q8"))
-                attrs = MappingProxyType({"group": target.group})
+                attrs = MappingProxyType(target.input_attrs())
                 nodes.append(Node(quantized, "quantize", (x,), (quantized,), (), attrs))
             node = _quantized(node, quantized, target)
         nodes.append(node)
@@ -49,12 +68,17 @@ def run(graph: Graph, options: Options) -> Graph:
 
 
 def _target(graph: Graph, node: Node, options: Options) -> Target | None:
-    precision = options.precision_of(node) if node.op == "linear" else ""
-    if not precision.startswith("int"):
+    scheme = options.scheme_of(graph, node) if node.op == "linear" else "fp32"
+    format_ = SCHEMES[scheme]
+    if format_.inputs == "float":
         return None
-    x = graph.signature(node.inputs[0])
-    group = int4.group_for(x.features, int(precision.partition("-g")[2] or 0)) if x.space == "tokens" else 0
-    return Target("linear_q4", group) if group else Target("linear_q8", _group(x.features, options))
+    k = graph.signature(node.inputs[0]).features
+    if format_.weight == "int4":
+        return Target("linear_q4", format_.group)
+    if format_.inputs == "static":
+        return Target("linear_q8", 0, static=options.static_of(node))
+    group = _group(k, options) if not format_.group else input_group(scheme, k)
+    return Target("linear_q8", group, format_.group)
 
 
 def _group(k: int, options: Options) -> int:
@@ -62,8 +86,10 @@ def _group(k: int, options: Options) -> int:
     return group if group and k % group == 0 else 0
 
 
-def _name(x: str, features: int, group: int, options: Options) -> str:
-    return f"{x}.q8" if group == _group(features, options) else f"{x}.q8.{group}"
+def _name(x: str, features: int, target: Target, options: Options) -> str:
+    if target.static is not None:
+        return f"{x}.q8.static.{target.static.scale:.9g}.{target.static.offset:.9g}"
+    return f"{x}.q8" if target.group == _group(features, options) else f"{x}.q8.{target.group}"
 
 
 def _quantized(node: Node, quantized: str, target: Target) -> Node:
@@ -71,7 +97,7 @@ def _quantized(node: Node, quantized: str, target: Target) -> Node:
     if node.op != "linear":
         return node
     origin = tuple(_quantized(part, quantized, target) for part in node.origin)
-    attrs = MappingProxyType({**node.attrs, "group": target.group})
+    attrs = MappingProxyType({**node.attrs, **target.linear_attrs()})
     return replace(node, op=target.op, inputs=(quantized,), attrs=attrs, origin=origin)
 
 

@@ -31,7 +31,8 @@ from taut.graph import Graph
 from taut.kernels import native
 from taut.plan import cache_file, weights
 from taut.plan.cache_file import UnusableFileError
-from taut.plan.weights import Packer, Progress, TensorSource, WeightStore, kinds, store_bytes
+from taut.plan.packing import Packer
+from taut.plan.weights import Progress, TensorSource, WeightStore, kinds, store_bytes
 from taut.units import show_bytes
 
 MIN_BYTES = 16 << 20  # less is packed faster than it is worth a file

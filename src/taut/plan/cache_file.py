@@ -31,7 +31,7 @@ CHUNK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 32 << 20
 SLICE_BYTES = 8 << 20  # of one write
 DTYPES: dict[str, Any] = {
-    "uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16
+    "uint8": np.uint8, "int8": np.int8, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16
 }  # fmt: skip
 _PREAMBLE = struct.Struct("<8sII16s")  # MAGIC, version, header bytes, header hash
 

@@ -17,7 +17,8 @@ from taut.engine.batch import Batch, Part, concatenate
 from taut.engine.kv_cache import blocks_for
 from taut.graph import Graph
 from taut.plan import Plan, WeightStore
-from taut.plan.weights import FLOATS, TensorSource
+from taut.plan.packing import FLOATS
+from taut.plan.weights import TensorSource
 
 if TYPE_CHECKING:
     from taut.engine.executors.native import NativeExecutor
@@ -45,7 +46,8 @@ def beyond_float16(graph: Graph, source: TensorSource) -> tuple[str, ...]:
         if node.op == "linear" and node.attrs.get("store") == "f16":
             key = node.weights[0]
             parts = graph.weights[key].sources or (key,)
-            if max(_largest(source.read(part)) for part in parts) >= FLOAT16_END:
+            arrays = [np.asarray(source.read(part)) for part in parts]
+            if max(_largest(array) for array in arrays) >= FLOAT16_END:
                 found.append(node.name)
             source.release()
     return tuple(found)

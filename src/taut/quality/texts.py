@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -38,9 +37,21 @@ def pydoc_windows(tokenizer: _Tokenizer, windows: int, length: int) -> NDArray[n
 
 def sentences(count: int) -> list[str]:
     """`count` different English sentences of 4 to 60 words, spread over all topics; the same ones every time."""
-    found: dict[str, None] = {}
-    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(pydoc_text().split())):
-        if 4 <= len(sentence.split()) <= 60 and sentence.endswith((".", "!", "?")):
-            found[sentence] = None
+    found = list(dict.fromkeys(sentence for sentence in split_sentences(pydoc_text()) if is_sentence(sentence)))
     assert len(found) >= count, f"only {len(found)} sentences"
-    return list(islice(found, 0, len(found), len(found) // count))[:count]
+    return spread(found, count)
+
+
+def split_sentences(text: str) -> list[str]:
+    """`text` on one line, cut where a sentence seems to begin."""
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(text.split()))
+
+
+def is_sentence(text: str, *, ends: bool = True) -> bool:
+    """Whether `text` has 4 to 60 words and, unless it need not, ends as a sentence does."""
+    return 4 <= len(text.split()) <= 60 and (not ends or text.endswith((".", "!", "?")))
+
+
+def spread(found: list[str], count: int) -> list[str]:
+    """`count` of the texts at equal distances."""
+    return found[:: len(found) // count][:count]

@@ -197,6 +197,7 @@ class OpenAI:
             Route(CompletionJob.route, self.completions, methods=["POST"]),
             Route(EmbeddingJob.route, self.embeddings, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{name:path}/quality", self.quality, methods=["GET"]),
             Route("/v1/models/{name:path}", self.model, methods=["GET"]),
         ]
 
@@ -229,6 +230,20 @@ class OpenAI:
     async def model(self, request: HttpRequest) -> JSONResponse:
         self._services.served.check(request.path_params["name"], self._services.served.model.kind, request.url.path)
         return JSONResponse(self._card())
+
+    async def quality(self, request: HttpRequest) -> JSONResponse:
+        """The receipt of the served model: how it was quantized, and how close it came to its reference."""
+        served = self._services.served
+        served.check(request.path_params["name"], served.model.kind, request.url.path)
+        if served.receipt is None:
+            raise RequestError(
+                f"{served.name} was loaded without a receipt: its quality was not measured; make an artefact with "
+                "`taut quantize MODEL OUT` and serve that, or measure it with `taut eval MODEL`",
+                param="model",
+                code="no_receipt",
+                status=404,
+            )
+        return JSONResponse(served.receipt)
 
     def _card(self) -> Json:
         served = self._services.served

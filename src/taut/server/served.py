@@ -27,6 +27,9 @@ class Served:
         self.names = frozenset({self.name, model.name, *settings.aliases})
         self.created = int(time.time())
         self.details = model.describe()  # once, before the engine's thread owns the model
+        self.receipt: dict[str, Any] | None = getattr(
+            model, "receipt", None
+        )  # of an artefact: what was measured when it was made
         self.context_len = min(model.context_len, self._kv_tokens() or model.context_len)
         self.max_chars = self.limits.chars_per_token * self.context_len
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from taut.engine.batch import Batch, Part, concatenate
 from taut.engine.engine import Executor
-from taut.engine.kv_cache import Floats, blocks_for
+from taut.engine.kv_cache import blocks_for
+from taut.engine.kv_slots import Floats
 
 
 @dataclass(frozen=True)

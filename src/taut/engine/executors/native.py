@@ -17,16 +17,17 @@ from taut.engine.kv_slots import KINDS, Slot
 from taut.engine.runtime import Runtime
 from taut.errors import RequestError
 from taut.kernels import native
+from taut.plan.packing import group_of
 from taut.plan.plan import Buffer, Plan, Step, View
-from taut.plan.weights import PackedWeight, WeightStore
+from taut.plan.weights import LINEARS, PackedWeight, WeightStore
 from taut.quant.schemes import int8
 
 Floats = NDArray[np.float32]
 SPACES = ("tokens", "rows", "sequences")
 ACTIVATIONS = ("", "gelu", "gelu_tanh", "silu", "relu", "tanh")
 INDICES = ("ids", "positions", "types")
-TABLES = ("table", "f32", "q8", "f16", "bf16")
-STORES = ("f32", "f16", "bf16")
+TABLES = ("table", "f32", "q8", "f16", "bf16", "i8")
+STORES = ("f32", "f16", "bf16", "i8")
 QUANTIZED = ("linear_q8", "linear_q4", "qkv_attention")  # ops on quantized rows and a quantized weight
 POOLS = ("mean", "cls", "last", "max")
 HUGE_PAGE_BYTES = 2 << 20
@@ -159,7 +160,7 @@ class _Lowering:
         addresses = [_address(weight.data) if weight else 0 for weight in self._weights]
         first = self._weights[0] if self._weights else None
         if first is not None and first.scale is not None:
-            addresses += [0] * ((2 if self._step.op in QUANTIZED else 1) - len(addresses))
+            addresses += [0] * ((2 if self._step.op in LINEARS else 1) - len(addresses))
             addresses.append(_address(first.scale))
         return addresses
 
@@ -169,7 +170,7 @@ class _Lowering:
         if "act" in attrs or op in ("linear", *QUANTIZED, "swiglu"):
             named["activation"] = ACTIVATIONS.index(str(attrs.get("act", "")))
         if op in QUANTIZED:
-            named = {"add": 0, "gated": 0, "out_group": 0, **named}
+            named = {"add": 0, "gated": 0, "out_group": 0, "weight_group": 0, **named}
             if group := named["out_group"]:
                 named["out_scales_offset"] = int8.row_layout(self._step.outputs[0].features, group).scales_offset
         if op in ("linear", "attention", "attention_full"):
@@ -184,7 +185,8 @@ class _Lowering:
         if op == "embed":
             table = self._first_weight()
             named |= {"index": INDICES.index(str(attrs["index"])), "offset": int(attrs.get("offset", 0))}
-            named |= {"table": TABLES.index(table.kind), "entries": table.shape[0]}
+            group = group_of(table.kind)
+            named |= {"table": TABLES.index(table.kind.partition("g")[0]), "table_group": group, "entries": table.shape[0]}
         if op in ("rope", "rope_cache"):
             named["entries"] = len(self._first_weight().data)
         if op == "pool":

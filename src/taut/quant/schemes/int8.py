@@ -1,4 +1,4 @@
-"""int8: symmetric weights, one scale per output channel; activations quantized at run time per token or per group of inputs.
+"""int8: symmetric weights, one scale per output channel or per group of inputs; activations quantized at run time per token or per group.
 
 Knows the arithmetic, the packed weight layout and the layout of a quantized row (csrc/quantized_row.h, csrc/linear_q8.h); it is
 the specification that the native kernels match bit for bit. Knows no file, model or kernel choice. Pure arrays.
@@ -6,6 +6,9 @@ the specification that the native kernels match bit for bit. Knows no file, mode
     weights      scale = absmax / 127, q = rint(w * (127 / absmax)) in [-127, 127], stored as q + 128
     activations  the same per piece of the row; a non-finite piece gets scale NaN, so that only its row turns to NaN
     y            act(fma(sum, w_scale, bias)), the sum over K in four canonical segments: (s0 + s1) + (s2 + s3)
+                 per piece of a segment: s = fma(float(dot), x_scale, s)
+    groups       a scale for each group of a row's inputs, which are the pieces of the activations as well; no column scale is left:
+                 s = fma(float(dot) * x_scale, w_scale, s), y = act(sum + bias)
 """
 
 from __future__ import annotations
@@ -189,18 +192,33 @@ def pack(q: I8, scale: F32) -> tuple[U8, F32]:
     n, k = q.shape
     num_panels, quads, _, _ = packed_shape(n, k)
     padded: U8 = np.full((num_panels * PANEL, quads * 4), ZERO_POINT, dtype=np.uint8)
-    padded[:n, :k] = (q.astype(np.int16) + ZERO_POINT).astype(np.uint8)
+    np.bitwise_xor(np.ascontiguousarray(q).view(np.uint8), ZERO_POINT, out=padded[:n, :k])  # + 128
     packed = np.ascontiguousarray(padded.reshape(num_panels, PANEL, quads, 4).transpose(0, 2, 1, 3))
     scales: F32 = np.zeros(num_panels * PANEL, dtype=np.float32)
     scales[:n] = scale
     return packed, scales
 
 
+def pack_groups(w: Quantized) -> tuple[U8, F32]:
+    """Packs a weight in groups for the kernels: data as `pack`'s, scale (N/64, K / group, 64) float32, padding 0."""
+    n, groups = w.scale.shape
+    packed, _ = pack(w.q, np.zeros(n, np.float32))
+    scales: F32 = np.zeros((len(packed) * PANEL, groups), dtype=np.float32)
+    scales[:n] = w.scale
+    return packed, np.ascontiguousarray(scales.reshape(len(packed), PANEL, groups).transpose(0, 2, 1))
+
+
+def unpack_scales(scale: F32, n: int) -> F32:
+    """The scales of pack_groups as Quantized has them: (N, K / group)."""
+    scales: F32 = np.ascontiguousarray(scale.transpose(0, 2, 1)).reshape(-1, scale.shape[1])[:n]
+    return scales
+
+
 def unpack(packed: U8, n: int, k: int) -> I8:
-    """The inverse of `pack`: q (N, K) int8."""
+    """The inverse of `pack` and `pack_groups`: q (N, K) int8."""
     num_panels, quads, columns, _ = packed.shape
     rows = packed.transpose(0, 2, 1, 3).reshape(num_panels * columns, quads * 4)[:n, :k]
-    q: I8 = (rows.astype(np.int16) - ZERO_POINT).astype(np.int8)
+    q: I8 = np.bitwise_xor(rows, np.uint8(ZERO_POINT)).view(np.int8)
     return q
 
 
@@ -253,19 +271,27 @@ def fma32(a: F32, b: F32, c: F32) -> F32:
 def linear_reference(rows: tuple[I8, F32, I32], cut: Pieces, packed: U8, w_scale: F32, n: int, bias: F32 | None = None) -> F32:
     """The canonical int8 linear on rows from `quantize_rows`, bit for bit what every kernel computes (without an activation).
 
-    `packed` (N/64, K/4, 64, 4) and `w_scale` (N padded,) come from `pack`; `bias` is (N,). Returns (M, N) float32.
+    `packed` (N/64, K/4, 64, 4) and `w_scale` (N padded,) come from `pack`, or `w_scale` (N/64, pieces, 64) from `pack_groups`; `bias` is
+    (N,). Returns (M, N) float32.
     """
     q, scales, sums = rows
     weights = unpack(packed, n, cut.k).astype(np.float64) + ZERO_POINT  # (N, K) of w + 128
+    group_scale = unpack_scales(w_scale, n) if w_scale.ndim == 3 else None  # (N, pieces)
     total: list[F32] = []
     for i in range(4):
         partial: F32 = np.zeros((len(q), n), dtype=np.float32)
         for p in range(cut.segment[i], cut.segment[i + 1]):
             span = slice(cut.begin[p], cut.begin[p + 1])
             dot = q[:, span].astype(np.float64) @ weights[:, span].T + sums[:, p, None]  # exact: below 2**53
-            partial = fma32(dot.astype(np.int64).astype(np.float32), scales[:, p, None], partial)
+            exact = dot.astype(np.int64).astype(np.float32)
+            if group_scale is None:
+                partial = fma32(exact, scales[:, p, None], partial)
+            else:
+                partial = fma32(exact * scales[:, p, None], group_scale[None, :, p], partial)
         total.append(partial)
     result: F32 = (total[0] + total[1]) + (total[2] + total[3])
+    if group_scale is not None:
+        return result if bias is None else result + bias[None, :n]
     if bias is None:
         return result * w_scale[None, :n]
     return fma32(result, w_scale[None, :n], bias[None, :n])
