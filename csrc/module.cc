@@ -85,6 +85,16 @@ std::vector<std::vector<int64_t>> counts_of(const Program& program) {
   return counts;
 }
 
+std::vector<int64_t> totals_of(const Program& program) {
+  std::vector<int64_t> totals(kNumCounters);
+  for (int64_t step = 0; step < program.size(); ++step) {
+    for (int32_t kind = 0; kind < kNumCounters; ++kind) {
+      totals[static_cast<size_t>(kind)] += program.count(step, static_cast<Counter>(kind));
+    }
+  }
+  return totals;
+}
+
 StepSpec step_of(std::string op, const std::vector<OperandTuple>& inputs, const std::vector<OperandTuple>& outputs,
                  std::vector<uint64_t> weights, std::map<std::string, int64_t> ints, std::map<std::string, double> floats,
                  std::map<std::string, std::vector<int32_t>> lists) {
@@ -231,6 +241,7 @@ NB_MODULE(_native, m) {
           "op"_a, "inputs"_a, "outputs"_a, "weights"_a, "ints"_a, "floats"_a, "lists"_a)
       .def_prop_ro("size", &Program::size)
       .def("counts", &counts_of, "What each step has counted since the last reset, one number for each of COUNTERS")
+      .def("totals", &totals_of, "The same of all steps together")
       .def("reset_counts", &Program::reset_counts)
       .def("run", &run_program, "arrays"_a, "arena"_a, "first"_a, "last"_a, "abort"_a = nb::none());
 

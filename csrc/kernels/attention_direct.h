@@ -9,7 +9,7 @@ namespace taut::TAUT_ISA_NS {
 constexpr int64_t kDirectRows = 3;
 
 // Chains of fused multiply-adds that keep the units busy, as far as AVX2's 16 registers hold them.
-constexpr int direct_vectors(int rows) { return rows == 1 ? 4 : 2; }
+constexpr int direct_vectors(int rows, int per) { return rows == 1 ? 4 : rows == 2 || per == 4 ? 2 : 1; }
 
 // Byte j of every lane's four, as floats.
 template <int J>
@@ -37,7 +37,7 @@ TAUT_FN void direct_step(f32x16 (&acc)[R][C], const float* x, const int8_t* w) {
 #pragma GCC unroll 4
   for (int c = 0; c < C; ++c) {
     const f32x16 value = lane_value<kPer, J>(load_i32(w + 64 * c));
-    if (R > 2) {
+    if (R > 2 || kPer == 2) {
       asm("" : "+r"(x));  // likewise: broadcasts of three rows, kept for the next c, would be one register too many
     }
 #pragma GCC unroll 4
@@ -88,7 +88,7 @@ struct DirectScores {
   template <int R>
   TAUT_OWN void operator()(int64_t row) const {
     if constexpr (R <= kDirectRows) {
-      constexpr int C = 2;
+      constexpr int C = direct_vectors(R, kPer) < 2 ? 1 : 2;
       for (int column = 0; column < kTileKeys; column += 16 * C) {
         f32x16 acc[R][C];
         tile_zero(acc);
@@ -119,7 +119,7 @@ struct DirectOutput {
   template <int R>
   TAUT_OWN void operator()(int64_t row) const {
     if constexpr (R <= kDirectRows) {
-      constexpr int C = direct_vectors(R);
+      constexpr int C = direct_vectors(R, kPer);
       int64_t d = 0;
       for (; d + 16 * C <= s.padded; d += 16 * C) {
         run<R, C>(row, d);

@@ -342,7 +342,7 @@ def _token_ids(prompt: object) -> list[int]:
 def load(ref: str, **options: Any) -> Model:
     """Load a model: a folder in Hugging Face layout, a GGUF file, a hub id, or the alias of a packaged model.
 
-    Options (config.LoadConfig): precision, pins, threads, memory_bytes, max_context, executor, attention, disable_passes, exact; and `progress`,
-    called with (stage, done, total). Raises ModelError, MemoryBudgetError, UsageError, HardwareError.
+    Options (config.LoadConfig): precision, pins, kv_precision, threads, memory_bytes, max_context, executor, attention, disable_passes, exact;
+    and `progress`, called with (stage, done, total). Raises ModelError, MemoryBudgetError, UsageError, HardwareError.
     """
     return Model(load_model(ref, **options))

@@ -60,3 +60,9 @@ def test_non_finite_head_reads_as_nan() -> None:
     pool.write(0, np.array([0]), np.arange(2), k, k)
     got, _ = pool.read(0, np.array([0]), 2)
     assert np.isnan(got[0, 1]).all() and np.isfinite(got[0, 0]).all() and np.isfinite(got[1]).all()
+
+
+def test_bytes_of_a_token() -> None:
+    """Of SmolLM2-135M."""
+    sizes = {kv: KVLayout(30, 3, 64, kv).bytes_per_token for kv in FORMATS}
+    assert sizes == {"fp32": 46080, "bf16": 23040, "int8": 12240, "k8v4": 9720}

@@ -155,7 +155,7 @@ def rounding(kind: str, heads: NDArray[np.float32]) -> NDArray[np.float32]:
     largest = np.abs(heads).max(axis=-1, keepdims=True)
     if kind == "int4":  # half a step of the whole row's range, and float16's rounding of both ends
         return (0.51 / 15 + 2**-10) * 2 * largest
-    return {"fp32": 1e-6 * largest, "bf16": 2**-8.9 * np.abs(heads), "int8": 0.51 / 127 * largest}[kind]
+    return {"fp32": 1e-6 * largest, "bf16": 2**-8 * np.abs(heads), "int8": 0.51 / 127 * largest}[kind]
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if not shape.rotary_dim], ids=names)

@@ -36,6 +36,9 @@ class FakeEngine:
         self.poison: int | None = None  # a step with this token raises
         self.nan: int | None = None  # a sequence with this token gets a numerical error
 
+    def guards(self) -> dict[str, int]:
+        return {}
+
     def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
         self.largest_step = max(self.largest_step, batch.num_tokens)
         if self.poison is not None and self.poison in batch.ids:

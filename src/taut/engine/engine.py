@@ -25,7 +25,10 @@ class Executor(Protocol):
         """Give memory that only a run needs back to the system; what it returned is no longer valid."""
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """What the guards have counted: of each step, by kind."""
+        """What the guards have counted: of each step, by kind. Kinds at zero are left out."""
+
+    def totals(self) -> Mapping[str, int]:
+        """The same of all steps together."""
 
 
 class Sampler(Protocol):
@@ -48,11 +51,7 @@ class Engine:
 
     def guards(self) -> dict[str, int]:
         """What the guards have counted in all steps together, by kind."""
-        totals: dict[str, int] = {}
-        for kinds in self.executor.counts().values():
-            for kind, count in kinds.items():
-                totals[kind] = totals.get(kind, 0) + count
-        return totals
+        return dict(self.executor.totals())
 
     def run(self, batch: Batch, choices: Sequence[RowChoice]) -> list[int | NumericalError]:
         """One step of a decoder: for each of the batch's rows the sampled token, or the error that stops its request alone."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from taut.engine.kv_slots import ALIGN, BLOCK_TOKENS, Floats, Kind, Slot
 
-__all__ = ["BLOCK_TOKENS", "Format", "KVLayout", "KVPool", "aligned_bytes", "blocks_for"]
+__all__ = ["BLOCK_TOKENS", "Floats", "Format", "KVLayout", "KVPool", "aligned_bytes", "blocks_for"]
 
 Format = Literal["fp32", "bf16", "int8", "k8v4"]
 KINDS: dict[Format, tuple[Kind, Kind]] = {

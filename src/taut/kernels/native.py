@@ -73,6 +73,9 @@ class Program(Protocol):
     def counts(self) -> list[list[int]]:
         """What each step has counted since the last reset, one number for each of counters()."""
 
+    def totals(self) -> list[int]:
+        """The same of all steps together."""
+
     def reset_counts(self) -> None: ...
 
 

@@ -29,6 +29,9 @@ class ReferenceExecutor:
         """numpy counts nothing."""
         return {}
 
+    def totals(self) -> dict[str, int]:
+        return {}
+
     def run(self, batch: Batch) -> list[Any]:
         """The graph's outputs, float32 (units of their space, features)."""
         context = ops.Context(
