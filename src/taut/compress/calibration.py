@@ -103,7 +103,7 @@ def write(path: Path, calibration: Calibration, sample: Sample) -> None:
 def read(path: Path) -> tuple[Calibration, Sample]:
     """The inverse of `write`; ModelFormatError for anything else."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
             if head["version"] != VERSION:
                 raise ValueError(f"its version is {head['version']}, not {VERSION}; calibrate again")

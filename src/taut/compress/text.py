@@ -7,6 +7,7 @@ as far as the calibration asks.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -144,7 +145,7 @@ def _conversation(messages: list[Any], where: str, loaded: Loaded) -> Text:
 
 def sample_texts(loaded: Loaded, length: int = SAMPLED_TOKENS) -> Iterator[list[int]]:
     """Token ids that the model makes up, from BOS at temperature 1, without end; the n-th is the same every time. What a model says is as
-    good for calibration as what people wrote (notes in docs/quantization.md)."""
+    good for calibration as what people wrote."""
     tokenizer: Any = loaded.checkpoint.tokenizer
     if loaded.built.kind != "decoder" or tokenizer is None:
         raise UsageError(
@@ -155,14 +156,14 @@ def sample_texts(loaded: Loaded, length: int = SAMPLED_TOKENS) -> Iterator[list[
 
 
 def _sampled(loaded: Loaded, start: int, length: int) -> Iterator[list[int]]:
-    seed, ends = 0, loaded.checkpoint.tokenizer.eos_ids if loaded.checkpoint.tokenizer else frozenset()
-    while True:
+    ends = loaded.checkpoint.tokenizer.eos_ids if loaded.checkpoint.tokenizer else frozenset()
+    together = loaded.config.max_sequences
+    for first in itertools.count(0, together):
         texts: dict[str, list[int]] = {}
-        first, seed = seed + 1, seed + loaded.config.max_sequences
-        for number in range(first, seed + 1):
-            texts[f"calibration-{number}"] = [start]
-            sampling = SamplingParams(temperature=1.0, seed=number)
-            loaded.loop.submit(GenerateRequest(f"calibration-{number}", (start,), max(length - 1, 1), sampling))
+        for seed in range(first, first + together):
+            texts[f"calibration-{seed}"] = [start]
+            sampling = SamplingParams(temperature=1.0, seed=seed)
+            loaded.loop.submit(GenerateRequest(f"calibration-{seed}", (start,), max(length - 1, 1), sampling))
         while loaded.loop.has_work:
             for event in loaded.loop.step():
                 if isinstance(event, TextEvent) and event.request_id in texts:

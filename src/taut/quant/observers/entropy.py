@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from taut.quant.statistics import F64, Statistics
+from taut.quant.statistics import F64, I64, Statistics
 
 LEVELS = 128
 PARTS = 16  # bins of a level
+SKEW = 1e-4  # of the reference in what it is compared with (Lee 2001, skew divergence): no bin makes it infinite
 THRESHOLDS = tuple(float(t) for t in np.geomspace(1, 1 / 256, 129))  # shares of the greatest magnitude
 
 
 def bounds(statistics: Statistics, *, sinks: bool = False) -> tuple[float, float]:
     """One threshold for both signs, within the range."""
-    low, high, numbers = statistics.distribution(sinks=sinks)
-    counts = numbers.astype(np.float64)
+    low, high, counts = statistics.distribution(sinks=sinks)
     least, greatest = statistics.range(sinks=sinks)
     edges, below = _magnitudes(low, high, counts)
     most = max(abs(least), abs(greatest))
@@ -29,7 +29,7 @@ def bounds(statistics: Statistics, *, sinks: bool = False) -> tuple[float, float
     return max(least, -threshold), min(greatest, threshold)
 
 
-def _magnitudes(low: F64, high: F64, counts: F64) -> tuple[F64, F64]:
+def _magnitudes(low: F64, high: F64, counts: I64) -> tuple[F64, F64]:
     """The cumulative distribution of |x|: `below[i]` values lie below `edges[i]`."""
     inner, outer = np.minimum(np.abs(low), np.abs(high)), np.maximum(np.abs(low), np.abs(high))
     edges = np.unique(np.concatenate([[0.0], inner, outer]))
@@ -56,7 +56,6 @@ def _divergence(edges: F64, below: F64, threshold: float) -> float:
     if not spread.sum():
         return float("inf")
     p, q = clipped / clipped.sum(), spread / spread.sum()
+    q = (1 - SKEW) * q + SKEW * p  # the last bin may hold nothing but what was clipped
     both = p > 0
-    if (q[both] == 0).any():  # the last bin holds nothing but what was clipped
-        q = np.where(both & (q == 0), np.finfo(np.float64).tiny, q)
     return float((p[both] * np.log(p[both] / q[both])).sum())

@@ -9,28 +9,33 @@ from __future__ import annotations
 import numpy as np
 
 from taut.quant.schemes.int8 import QMAX
-from taut.quant.statistics import F64, Statistics
+from taut.quant.statistics import F64, I64, Statistics
 
 POWER = 2.4
-SHRINKS = tuple(float(s) for s in np.geomspace(1, 1 / 256, 129))
+TRIES = tuple(
+    tuple(map(float, np.geomspace(*ends))) for ends in ((1, 2**-8, 33), (1.19, 1 / 1.19, 9), (1.04, 1 / 1.04, 9))
+)  # ever finer
 NARROW = 1e-3  # steps; a narrower bin counts as a point
 
 
 def bounds(statistics: Statistics, *, sinks: bool = False) -> tuple[float, float]:
     """The best of both ends shrunk together, then of each alone, from there."""
-    low, high, numbers = statistics.distribution(sinks=sinks)
-    counts = numbers.astype(np.float64)
+    low, high, counts = statistics.distribution(sinks=sinks)
     least, greatest = statistics.range(sinks=sinks)
     best = (mean_error(low, high, counts, least, greatest), least, greatest)
-    for which in ((1, 1), (1, 0), (0, 1)):
-        _, begin, end = best
-        for shrink in SHRINKS:
-            a, b = begin * (shrink if which[0] else 1), end * (shrink if which[1] else 1)
-            best = min(best, (mean_error(low, high, counts, a, b), a, b))
+    for shrinks in TRIES:
+        for which in ((1, 1), (1, 0), (0, 1)):
+            _, begin, end = best
+            for shrink in shrinks:
+                # An end beyond zero stays: static int8 covers zero.
+                a = max(least, begin * shrink) if which[0] and begin < 0 else begin
+                b = min(greatest, end * shrink) if which[1] and end > 0 else end
+                if a <= b:
+                    best = min(best, (mean_error(low, high, counts, a, b), a, b))
     return best[1], best[2]
 
 
-def mean_error(low: F64, high: F64, counts: F64, begin: float, end: float) -> float:
+def mean_error(low: F64, high: F64, counts: I64, begin: float, end: float) -> float:
     """Mean of |x - Q(x)|^POWER over bins [low, high] that hold `counts` values, Q covering [begin, end] and 0 as static int8 does."""
     begin, end = min(begin, 0.0), max(end, 0.0)
     scale = (end - begin) / (2 * QMAX)
