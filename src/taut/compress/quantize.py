@@ -163,12 +163,7 @@ class _Job:
         windows, metric = self.settings.windows, self.settings.metric
         if not windows and metric is None:
             return None
-        if progress:
-            progress("measure", 0, 1)
-        found = receipt.measure(self.work, self.ref, windows, metric, options)
-        if progress:
-            progress("measure", 1, 1)
-        return found
+        return receipt.measure(self.work, self.ref, windows, metric, options, progress)
 
     @property
     def _kv(self) -> str | None:

@@ -26,6 +26,7 @@ from taut.compress import evaluate
 from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer, fallbacks
 from taut.compress.recipe import Recipe
+from taut.loading import Progress
 from taut.quant.schemes.static import Calibrated
 
 VERSION = 1
@@ -56,13 +57,15 @@ class Facts:
     quality: dict[str, Any] | None
 
 
-def measure(folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def measure(
+    folder: Path, reference: str, windows: int, metric: Metric | None, options: Mapping[str, Any], progress: Progress | None
+) -> dict[str, Any]:
     """The artefact in `folder` against the model that it was made from, in fp32: Evaluation.to_json without what differs from run to run.
     `windows`: of each domain; an encoder is judged by 100 sentences for each."""
     candidate = api.load(str(folder), **options)
     try:
         count = max(windows, 1) * (1 if candidate.kind == "decoder" else SENTENCES_PER_WINDOW)
-        found = evaluate.evaluate(candidate, reference, windows=count, metric=metric)
+        found = evaluate.evaluate(candidate, reference, windows=count, metric=metric, progress=progress)
         counts = candidate.engine.guards()
     finally:
         candidate.close()
