@@ -22,6 +22,7 @@ from taut.kernels.attention import POLICIES
 from taut.kernels.table import BF16_BACKENDS, select
 from taut.models import BuiltModel
 from taut.passes.shift_bias import SHIFTED
+from taut.passes.split_norms import SMOOTH
 from taut.plan import cache
 from taut.plan import text as plan_text
 from taut.plan.weights import WeightStore, store_bytes
@@ -139,8 +140,9 @@ class _Renamed:
     names: dict[str, str]
 
     def read(self, key: str) -> Any:
-        if key.endswith(SHIFTED):
-            return self.checkpoint.read(self.names[key.removesuffix(SHIFTED)] + SHIFTED)
+        for suffix in (SHIFTED, SMOOTH):
+            if key.endswith(suffix):
+                return self.checkpoint.read(self.names[key.removesuffix(suffix)] + suffix)
         return self.checkpoint.read(self.names[key])
 
     def release(self) -> None:
@@ -238,7 +240,7 @@ def _pass_options(
             f"{checkpoint.name} is quantized already, to {stated.scheme}, and loads as that: leave {asked} out, or quantize the model it "
             "was made from again"
         )
-    if missing := {"quantize", "narrow_weights", "shift_bias"} & set(disabled):
+    if missing := {"quantize", "narrow_weights", "shift_bias", "split_norms"} & set(disabled):
         raise UsageError(
             f"{checkpoint.name} is quantized already; the pass {', '.join(sorted(missing))} cannot be disabled for it"
         )
@@ -246,7 +248,8 @@ def _pass_options(
     layers = {by_name[name]: layer for name, layer in stated.layers.items() if name in by_name}
     static = {key: layer.static for key, layer in layers.items() if layer.static is not None}
     formats = {key: layer.scheme for key, layer in layers.items()}
-    return passes.Options(stated.scheme, disabled, kv=kv, formats=formats, static=static)
+    smoothed = frozenset(by_name[name] for name in stated.smoothed if name in by_name)
+    return passes.Options(stated.scheme, disabled, kv=kv, formats=formats, static=static, smoothed=smoothed)
 
 
 def _asked(config: LoadConfig, checkpoint: Checkpoint) -> str:

@@ -46,11 +46,13 @@ def artefact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 "a": {"scheme": "int8-static", "scale": 0.5, "offset": -1.0}, "b": {"scheme": "int8-g64"}, "c": {"scheme": "int4-g32"},
                 "d": {"scheme": "fp16"},
             },
+            "smoothed": ["norm"],
         }
     }  # fmt: skip
     arrays = {
         "a": a.q, "a.scale": a.scale, "a.shifted_bias": np.zeros(6, np.float32), "b": b.q, "b.scale": b.scale,
         "c": pack_nibbles(c.u), "c.scale": c.scale, "c.offset": c.offset, "c.column": c.column, "d": W.astype(np.float16), "norm": W[0],
+        "norm.smooth": W[0] / 2,
     }  # fmt: skip
     return config, arrays
 
@@ -63,7 +65,7 @@ def opened(config: dict[str, Any], arrays: dict[str, np.ndarray]) -> QuantizedTe
 
 def test_weights_come_back_as_they_were_quantized() -> None:
     tensors = opened(*artefact())
-    assert set(tensors.tensors) == {"a", "a.shifted_bias", "b", "c", "d", "norm"}
+    assert set(tensors.tensors) == {"a", "b", "c", "d", "norm"}
     assert {tensors.tensors[name].shape for name in "abcd"} == {W.shape}
     np.testing.assert_array_equal(tensors.read("b").dequantized(), int8.quantize_groups(W, 64).dequantized())
     np.testing.assert_array_equal(int4.dequantize(tensors.read("c")), int4.dequantize(int4.quantize_weight(W, 32)))
@@ -93,6 +95,10 @@ FAULTS: dict[str, Any] = {
     "scale too small for float32": lambda c, a: c["layers"]["a"].update(scale=1e-60),
     "scale is no number": lambda c, a: c["layers"]["a"].update(scale=True),
     "offset is infinite": lambda c, a: c["layers"]["a"].update(offset=1e60),
+    "no twin": lambda c, a: a.pop("norm.smooth"),
+    "twin of another shape": lambda c, a: a.update({"norm.smooth": W[0, :5]}),
+    "smoothed is a text": lambda c, a: c.update(smoothed="norm"),
+    "smoothed names nothing": lambda c, a: c.update(smoothed=["nothing"]),
     "kv is a number": lambda c, a: c.update(kv=3),
 }
 

@@ -96,10 +96,13 @@ def test_what_may_be_smoothed(tmp_path: Path) -> None:
     assert decoder["layers.0.q"].source == "layers.0.attention_norm" and decoder["layers.0.gate"].source == "layers.0.mlp_norm"
     assert decoder["layers.0.down"].source == "layers.0.up", "silu(gate) * up passes a division of up on"
     assert decoder["logits"].source is None, "the head is the embedding too"
+    assert not any(layer.splits for layer in decoder.values()), "only linears read a pre-norm"
     encoder = layers(tiny("bert", tmp_path / "b"), Recipe())
-    assert not any(layer.source for layer in encoder.values()), (
+    found = {name.rpartition(".")[2]: layer.splits for name, layer in encoder.items() if layer.source}
+    assert found == {"q": True, "k": True, "v": True, "up": True}, (
         "post-norm: the residual reads the norm too; GELU passes nothing on"
     )
+    assert encoder["layers.1.q"].source == "layers.0.mlp_norm"
 
 
 def test_queries_and_keys_are_never_clipped(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_single_pass(family: str, name: str) -> None:
     applies = {
         "fuse_rope_cache": family != "bert", "fuse_gate_up": family != "bert", "fuse_gate": family != "bert",
             "fuse_qkv_attention": family == "bert",
-        "fuse_norm_quant": False, "remove_dead": False, "shift_bias": False,
+        "fuse_norm_quant": False, "remove_dead": False, "shift_bias": False, "split_norms": False,
     }  # fmt: skip
     assert (to_text(before) != to_text(after)) == applies.get(name, True)
 

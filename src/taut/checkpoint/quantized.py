@@ -7,6 +7,7 @@ where the input was calibrated, its scale and offset. Beside a tensor NAME stand
     f32, f16, bf16   NAME (N, K) of that type
     int8, i8         NAME (N, K) int8 in [-127, 127]; NAME.scale (N,) float32, or (N, K / group) in groups
     int8 static      the same, and NAME.shifted_bias (N,) float32, the layer's bias
+    smoothed         NAME (K,) of a norm's gain or bias, listed in `smoothed`; NAME.smooth (K,) float32, what linears read of it
     int4             NAME (N, K / 2) uint8, the even column in the low half; NAME.scale and NAME.offset (N, K / group) float16; NAME.column (N,)
 """
 
@@ -28,7 +29,7 @@ from taut.quant.schemes.static import Calibrated
 METHOD, VERSION = "taut", 1
 CONFIG_KEY = "quantization_config"
 FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-SHIFTED = ".shifted_bias"
+SHIFTED, SMOOTH = ".shifted_bias", ".smooth"
 MAX_LAYERS = 100_000
 
 
@@ -47,6 +48,7 @@ class Quantization:
     scheme: str
     layers: Mapping[str, StoredLayer]
     kv: str | None = None
+    smoothed: tuple[str, ...] = ()  # norms' gains and biases of which linears read a divided twin
 
     def to_json(self) -> dict[str, Any]:
         """The `quantization_config`."""
@@ -56,6 +58,8 @@ class Quantization:
             if layer.static is not None:
                 layers[name] |= {"scale": layer.static.scale, "offset": layer.static.offset}
         stated = {"quant_method": METHOD, "version": VERSION, "scheme": self.scheme, "layers": layers}
+        if self.smoothed:
+            stated["smoothed"] = list(self.smoothed)
         return stated if self.kv is None else {**stated, "kv": self.kv}
 
 
@@ -79,7 +83,10 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
     kv = stated.get("kv")
     if kv is not None and not isinstance(kv, str):
         raise _error("is no text", f"{CONFIG_KEY}.kv")
-    return Quantization(scheme, {name: _layer(name, entry) for name, entry in layers.items()}, kv)
+    smoothed = stated.get("smoothed", [])
+    if not isinstance(smoothed, list) or not all(isinstance(name, str) for name in smoothed) or len(smoothed) > MAX_LAYERS:
+        raise _error("must be a list of tensor names", f"{CONFIG_KEY}.smoothed")
+    return Quantization(scheme, {name: _layer(name, entry) for name, entry in layers.items()}, kv, tuple(smoothed))
 
 
 def _layer(name: str, entry: object) -> StoredLayer:
@@ -112,6 +119,16 @@ class QuantizedTensors:
         self.tensors: dict[str, TensorInfo] = dict(source.tensors)
         for name, layer in self._layers.items():
             self.tensors[name] = self._check(name, layer)
+        for name in quantization.smoothed:
+            twin = source.tensors.get(name + SMOOTH)
+            if (
+                name not in source.tensors
+                or twin is None
+                or twin.shape != source.tensors[name].shape
+                or twin.dtype != "float32"
+            ):
+                raise ModelFormatError("is missing or of another shape; config.json lists it as smoothed", field=name + SMOOTH)
+            self.tensors.pop(name + SMOOTH)
 
     def read(self, name: str) -> Any:
         """An array; int8.Quantized or int4.Quantized for a tensor that is quantized to integers."""
@@ -171,7 +188,7 @@ class QuantizedTensors:
                 have = "is missing" if part is None else f"is {part.dtype} {list(part.shape)}"
                 raise ModelFormatError(f"{have}; {layer.scheme} needs {dtype} {list(shape)}", field=name + suffix)
             nbytes += part.nbytes
-            if suffix and suffix != SHIFTED:
+            if suffix:
                 self.tensors.pop(name + suffix)
         return TensorInfo((n, k), format_.weight, nbytes)
 

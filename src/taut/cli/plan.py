@@ -27,7 +27,8 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what quantizing would do: bytes, error and speed of each layer. Nothing is written."""
+    """Show what quantizing would do to each layer: its bytes, the error of rounding to nearest, and the time of a token alone (as in
+    decoding) and among many (as in prefill) at this machine's limits. Nothing is written."""
     from taut.bench import limits
     from taut.compress import dry_run
 
@@ -37,31 +38,28 @@ def command(
     if json:
         print_json([{**asdict(one), "layer": asdict(one.layer)} for one in found])
         return
-    rows = _grouped(found) if not every_layer else [(one.layer.name, [one]) for one in found]
-    print_table(
-        ["layer", "scheme", "why", "bytes", "error", "decode µs", "prefill µs/token"],
-        [
-            [
-                name, ", ".join(sorted({one.layer.scheme for one in group})), group[0].layer.reason,
-                show_bytes(sum(one.bytes_after for one in group)), f"{max(one.error for one in group):.2g}",
-                f"{sum(one.decode_us or 0 for one in group):.1f}", f"{sum(one.prefill_us or 0 for one in group):.1f}",
-            ]
-            for name, group in rows
-        ],
-    )  # fmt: skip
+    rows = [(one.layer.name, [one]) for one in found] if every_layer else _grouped(found)
+    table = []
+    for name, group in rows:
+        size, worst = show_bytes(sum(one.bytes_after for one in group)), f"{max(one.error for one in group):.2g}"
+        times = [sum(one.decode_us or 0 for one in group), sum(one.prefill_us or 0 for one in group)]
+        table.append([name, str(len(group)), group[0].layer.scheme, size, worst, *(f"{time:.1f}" for time in times)])
+    print_table(["layer", "×", "scheme", "bytes", "error", "1 row µs", "many µs"], table)
+    for reason in dict.fromkeys(one.layer.reason for one in found if one.layer.reason != "scheme"):
+        names = [name for name, group in rows if group[0].layer.reason == reason]
+        print(f"{', '.join(names)}: {reason}")
     before, after = sum(one.bytes_before for one in found), sum(one.bytes_after for one in found)
     print(f"linear weights: {show_bytes(before)} in fp32 → {show_bytes(after)} ({before / after:.2f} × smaller)")
-    decode, prefill = sum(one.decode_us or 0 for one in found), sum(one.prefill_us or 0 for one in found)
+    one_row, many = sum(one.decode_us or 0 for one in found), sum(one.prefill_us or 0 for one in found)
     print(
-        f"at this machine's limits: a decoded token {decode / 1e3:.2f} ms, prefill {1e6 / prefill:,.0f} tokens/s, linears alone"
+        f"linears alone, at this machine's limits: one token {one_row / 1e3:.2f} ms, many together {1e6 / many:,.0f} tokens/s"
     )
 
 
 def _grouped(found: list[PlannedLayer]) -> list[tuple[str, list[PlannedLayer]]]:
-    """(name with * for the layer's number, its layers), in order; those of one name but different fates apart."""
     groups: dict[tuple[str, str, str], list[PlannedLayer]] = {}
     for one in found:
         parts = one.layer.name.split(".")
         name = ".".join("*" if part.isdigit() else part for part in parts)
         groups.setdefault((name, one.layer.scheme, one.layer.reason), []).append(one)
-    return [(f"{name} × {len(group)}" if len(group) > 1 else name, group) for (name, _, _), group in groups.items()]
+    return [(name, group) for (name, _, _), group in groups.items()]

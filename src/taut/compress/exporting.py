@@ -43,6 +43,11 @@ def export(artefact: str | Path, out: str | Path, to: str = "compressed-tensors"
             raise UsageError(
                 f"{str(artefact)!r} states no quantization in its config.json; it is no artefact of `taut quantize`"
             )
+        if checkpoint.quantization.smoothed:
+            raise UsageError(
+                "the artefact smooths what linears read of norms that the residual reads too, which no other format can say; quantize with "
+                "--algorithm imatrix or rtn instead"
+            )
         built = models.build(checkpoint)
         names = [name for name in checkpoint.tensors if name not in built.surplus and not name.endswith(SHIFTED)]
         config = {key: value for key, value in checkpoint.config.items() if key != CONFIG_KEY}

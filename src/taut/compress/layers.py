@@ -35,9 +35,10 @@ MIXED_TP = (2, 4, 8)
 @dataclass(frozen=True)
 class Layer:
     """One linear. `unit`: the fused linear that it is part of. `asked`: what the recipe says, `scheme` what it gets, `reason` why. `source`:
-    what makes its input and may take a smoothing of it: a norm that only linears read, or the linear whose rows pass through a product (up,
-    for down). `clips`: whether a search may shrink its range (not q and k: their error goes through the softmax). `tp`: degrees of tensor
-    parallelism that cut it at whole heads and groups."""
+    what makes its input and may take a smoothing of it: a norm, or the linear whose rows pass through a product (up, for down). `splits`:
+    whether others read the norm too (a post-norm encoder's residual), which then has a divided twin. `clips`: whether a search may shrink
+    its range (not q and k: their error goes through the softmax). `tp`: degrees of tensor parallelism that cut it at whole heads and
+    groups."""
 
     name: str
     key: str
@@ -49,6 +50,7 @@ class Layer:
     scheme: str
     reason: str
     source: str | None
+    splits: bool
     clips: bool
     tp: tuple[int, ...]
 
@@ -69,7 +71,9 @@ def layers_of(built: BuiltModel, recipe: Recipe) -> list[Layer]:
     return found
 
 
-def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, source: str | None) -> Layer:
+def _layer(
+    built: BuiltModel, fused: Graph, options: passes.Options, unit: Node, part: Node, source: tuple[str, bool] | None
+) -> Layer:
     n, k = built.graph.weight_shape(part.weights[0])
     asked, scheme = options.precision_of(unit), options.scheme_of(fused, unit)
     pinned = any(is_named(unit, pattern) for pattern, _ in options.pins)
@@ -82,10 +86,10 @@ def _layer(built: BuiltModel, fused: Graph, options: passes.Options, unit: Node,
     kind = part.name.rpartition(".")[2]
     if not pinned:
         scheme, reason = _exempt(built.kind, kind, scheme) or (scheme, reason)
-    names = built.renamed
+    names, (made_by, splits) = built.renamed, source or (None, False)
     return Layer(
         part.name, part.weights[0], names[part.weights[0]], names[part.weights[1]] if len(part.weights) > 1 else None, (n, k),
-        unit.name, asked, scheme, reason, source, kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
+        unit.name, asked, scheme, reason, made_by, splits, kind not in ("q", "k"), _tensor_parallel(built, kind, (n, k), scheme),
     )  # fmt: skip
 
 
@@ -110,28 +114,26 @@ def _tensor_parallel(built: BuiltModel, kind: str, shape: tuple[int, int], schem
     return tuple(degree for degree in MIXED_TP if n % (unit * degree) == 0)
 
 
-def _sources(graph: Graph) -> dict[str, str]:
-    """linear → what may be divided where its columns are multiplied: the division is exact, and undone by the linear alone."""
+def _sources(graph: Graph) -> dict[str, tuple[str, bool]]:
+    """linear → (what may be divided where its columns are multiplied, whether others read that too): the division is exact, and undone by
+    the linear alone."""
     uses: dict[str, int] = {}
     for node in graph.nodes:
         for key in node.weights:
             uses[key] = uses.get(key, 0) + 1
     users, producers = graph.users(), graph.producers()
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, bool]] = {}
     for node in graph.nodes:
-        readers = users[node.outputs[0]]
-        if node.outputs[0] in graph.outputs or not all(
-            reader.op == "linear" and uses[reader.weights[0]] == 1 for reader in readers
-        ):
+        readers = [reader for reader in users[node.outputs[0]] if reader.op == "linear"]
+        splits = len(readers) < len(users[node.outputs[0]]) or node.outputs[0] in graph.outputs
+        if not all(uses[reader.weights[0]] == 1 for reader in readers):
             continue
-        source = None
         if node.op in NORMS and not node.attrs.get("head_dim"):
-            source = node
-        elif node.op == "mul":
+            found |= {reader.name: (node.name, splits) for reader in readers}
+        elif node.op == "mul" and not splits:
             linears = [made for name in node.inputs if (made := producers[name]).op == "linear" and users[name] == [node]]
-            source = linears[-1] if linears else None
-        if source is not None:
-            found |= {reader.name: source.name for reader in readers}
+            if linears:
+                found |= {reader.name: (linears[-1].name, False) for reader in readers}
     return found
 
 

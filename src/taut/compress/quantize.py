@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from taut import api, models
 from taut import checkpoint as checkpoints
 from taut.checkpoint import Checkpoint
-from taut.checkpoint.quantized import Quantization, StoredLayer
+from taut.checkpoint.quantized import SMOOTH, Quantization, StoredLayer
 from taut.compress import files, golden, receipt, smoothing, static_ranges
 from taut.compress.artefact import Artefact, write_receipt
 from taut.compress.audit import audited
@@ -136,7 +136,7 @@ class _Job:
         observer = "minmax" if self.recipe.observer == "auto" else self.recipe.observer
         static = static_ranges.of(self.layers, self.calibration, observer, smooth)
         made = self._write_weights(smooth, static, progress)
-        self._write_config(static)
+        self._write_config(static, smooth)
         files.write_text_files(self.work, self.checkpoint)
         tried: dict[str, Any] = {}
         if static and self.recipe.observer == "auto":
@@ -226,6 +226,8 @@ class _Job:
             scale = smooth.of_source(key.rpartition(".")[0])
             dtype = "float32" if scale is not None or info.dtype not in ("float32", "float16", "bfloat16") else info.dtype
             yield self._plain_maker(name, scale, dtype), [(name, dtype, info.shape)]
+            if (twin := smooth.of_twin(key.rpartition(".")[0])) is not None:
+                yield self._plain_maker(name, twin, "float32"), [(name + SMOOTH, "float32", info.shape)]
 
     def _plain_maker(self, name: str, scale: NDArray[np.float32] | None, dtype: str) -> Callable[[_Facts], list[Any]]:
         def make(_: _Facts) -> list[Any]:
@@ -276,14 +278,16 @@ class _Job:
         scale = smooth.of_input(layer)
         return squares if scale is None else squares / np.square(scale, dtype=np.float64)
 
-    def _write_config(self, static: Mapping[str, Calibrated]) -> None:
+    def _write_config(self, static: Mapping[str, Calibrated], smooth: smoothing.Smoothing) -> None:
         stated = {layer.tensor: StoredLayer(layer.scheme, static.get(layer.name)) for layer in self.layers}
-        files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self._kv))
+        split = (key for key in self.built.graph.weights if smooth.of_twin(key.rpartition(".")[0]) is not None)
+        smoothed = tuple(self.built.renamed[key] for key in split)
+        files.write_config(self.work, self.checkpoint, Quantization(self.recipe.scheme, stated, self._kv, smoothed))
 
-    def use_ranges(self, static: Mapping[str, Calibrated], weights: Path) -> None:
+    def use_ranges(self, static: Mapping[str, Calibrated], smooth: smoothing.Smoothing, weights: Path) -> None:
         """Other ranges for the inputs of the written weights."""
         static_ranges.patch_biases(weights, self.layers, static, self.checkpoint)
-        self._write_config(static)
+        self._write_config(static, smooth)
 
     def _tag(self, smooth: smoothing.Smoothing) -> str:
         """Names everything that determines the written bytes."""

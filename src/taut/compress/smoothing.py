@@ -1,7 +1,8 @@
 """SmoothQuant over a model (Xiao et al. 2022, arXiv 2211.10438), folded exactly: what makes a linear's input is divided by powers of two,
 channel by channel, and the columns of the weights that read it are multiplied with them.
 
-    norm → q, k, v; norm → gate, up; final norm → head     the norm's gain and bias are divided
+    norm → q, k, v; norm → gate, up; final norm → head     the norm's gain and bias are divided; where a residual reads the norm too (an
+                                                           encoder's), those of a twin that only the linears read (passes/split_norms.py)
     up → down                                              up's rows: the gate's product passes the division on
 """
 
@@ -30,10 +31,15 @@ class Smoothing:
 
     scales: Mapping[str, F32] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
+    split: frozenset[str] = frozenset()  # of the sources: norms that others read too, which get a divided twin
 
     def of_source(self, name: str) -> F32 | None:
         """What the gain and bias of the norm, or the rows and bias of the linear, are divided by."""
-        return self.scales.get(name)
+        return None if name in self.split else self.scales.get(name)
+
+    def of_twin(self, name: str) -> F32 | None:
+        """What the gain and bias of the norm's twin are divided by."""
+        return self.scales.get(name) if name in self.split else None
 
     def of_input(self, layer: Layer) -> F32 | None:
         """(K,) What the layer's input is divided by."""
@@ -67,6 +73,7 @@ def find(
         if layer.source is not None:
             groups.setdefault(layer.source, []).append(layer)
     scales: dict[str, F32] = {}
+    split: set[str] = set()
     alphas: dict[str, float] = {}
     for done, (source, readers) in enumerate(groups.items()):
         if progress:
@@ -83,6 +90,8 @@ def find(
         alphas[source] = found.alpha
         if found.alpha:
             scales[source] = found.scale
+            if readers[0].splits:
+                split.add(source)
     if progress:
         progress("smooth", len(groups), len(groups))
-    return Smoothing(scales, alphas)
+    return Smoothing(scales, alphas, frozenset(split))

@@ -68,7 +68,7 @@ def choose(job: _Job, smooth: Smoothing, progress: Progress | None) -> tuple[str
         if progress:
             progress("observers", done, len(OBSERVERS))
         static = of(job.layers, job.calibration, name, smooth)
-        job.use_ranges(static, job.work / "model.safetensors")
+        job.use_ranges(static, smooth, job.work / "model.safetensors")
         model = api.load(str(job.work), threads=job.settings.threads)
         try:
             scores[name] = _distance(model, questions, truth, _answers(model, questions))
@@ -76,7 +76,7 @@ def choose(job: _Job, smooth: Smoothing, progress: Progress | None) -> tuple[str
             model.close()
     best = min(scores, key=lambda name: (scores[name], name))
     static = of(job.layers, job.calibration, best, smooth)
-    job.use_ranges(static, job.work / "model.safetensors")
+    job.use_ranges(static, smooth, job.work / "model.safetensors")
     return best, static, scores
 
 

@@ -25,7 +25,8 @@ class Options:
     """`group` overrides the activation scale group of every int8 linear (0: per token); None chooses by the input's width.
 
     `pins` gives single linears a precision of their own: (pattern of the linear's name, precision), the last match counting. `formats`
-    says every linear's scheme by its weight's key, as a quantized artefact states it, and `static` how its input is quantized. `kv`
+    says every linear's scheme by its weight's key, as a quantized artefact states it, `static` how its input is quantized, `smoothed` the
+    weights of norms that the artefact has divided ones of too (split_norms). `kv`
     is the format of the KV cache (engine/kv_cache.py).
     """
 
@@ -36,6 +37,7 @@ class Options:
     kv: str = ""
     formats: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     static: Mapping[str, Calibrated] = field(default_factory=lambda: MappingProxyType({}))
+    smoothed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for precision in self.precisions:

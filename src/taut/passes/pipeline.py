@@ -14,6 +14,7 @@ __all__ = ["PIPELINE", "Options", "Pass", "is_run", "optimize"]
 
 PIPELINE: tuple[tuple[str, str], ...] = (
     ("shift_bias", "a linear's bias makes up for the offset of its calibrated input"),
+    ("split_norms", "linears read a smoothed norm, the residual the norm itself"),
     ("fuse_qkv", "one GEMM reads the normalized rows once for queries, keys and values"),
     ("fuse_gate_up", "one GEMM for both MLP inputs, and their product in one sweep"),
     ("fuse_bias_act", "the activation is applied in the GEMM's epilogue, on registers"),
@@ -58,6 +59,8 @@ class Pass(Protocol):
 
 def is_run(name: str, options: Options) -> bool:
     """Whether the pass of this name runs under `options`."""
+    if name == "split_norms" and not options.smoothed:
+        return False
     return name not in options.disabled and not options.precisions.isdisjoint(ONLY_FOR.get(name, options.precisions))
 
 
