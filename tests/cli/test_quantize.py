@@ -103,3 +103,13 @@ def test_auto_takes_the_first_precision_that_is_close_enough(llama: str) -> None
     result = run("inspect", llama, "--precision", "auto")
     assert result.exit_code == 0, said(result)
     assert "taken" in said(result)
+
+
+def test_export_writes_a_new_folder_and_says_what_it_became(
+    artefact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "exported")
+    assert "int-quantized" in ok("export", artefact, out, "--to", "compressed-tensors")
+    assert json.loads((Path(out) / "config.json").read_text())["quantization_config"]["quant_method"] == "compressed-tensors"
+    assert main(monkeypatch, "export", artefact, out, "--to", "compressed-tensors") == 2, "what is there stays"
+    assert main(monkeypatch, "export", str(tmp_path), str(tmp_path / "x"), "--to", "gguf") == 3, "no artefact"
