@@ -41,7 +41,7 @@ def command(
     rows = [(one.layer.name, [one]) for one in found] if every_layer else _grouped(found)
     table = []
     for name, group in rows:
-        size, worst = show_bytes(sum(one.bytes_after for one in group)), f"{max(one.error for one in group):.2g}"
+        size, worst = show_bytes(sum(one.bytes_after for one in group)), _error(group)
         times = [sum(one.decode_us or 0 for one in group), sum(one.prefill_us or 0 for one in group)]
         table.append([name, str(len(group)), group[0].layer.scheme, size, worst, *(f"{time:.1f}" for time in times)])
     print_table(["layer", "×", "scheme", "bytes", "error", "1 row µs", "many µs"], table)
@@ -63,3 +63,8 @@ def _grouped(found: list[PlannedLayer]) -> list[tuple[str, list[PlannedLayer]]]:
         name = ".".join("*" if part.isdigit() else part for part in parts)
         groups.setdefault((name, one.layer.scheme, one.layer.reason), []).append(one)
     return [(name, group) for (name, _, _), group in groups.items()]
+
+
+def _error(group: list[PlannedLayer]) -> str:
+    """The largest of the group; a dash where none was measured."""
+    return f"{largest:.2g}" if (largest := max(one.error for one in group)) else "–"
