@@ -38,8 +38,7 @@ class Variable:
 
 PRECISION = Variable(
     "TAUT_PRECISION",
-    "Of the linear layers; default int8, or an artefact's own. int8-g64, int4-gN: a scale for 64 or N inputs. w8a16, fp16, bf16: weights of 8 or "
-    "16 bits, inputs not quantized. auto: the fastest whose answers stay close to fp32's on a canary.",
+    "Of the linear layers; default int8, or an artefact's own. -gN: a scale for N inputs. auto: the fastest that stays close to fp32.",
     "--precision",
 )
 PIN = Variable(

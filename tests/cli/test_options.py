@@ -112,7 +112,24 @@ def test_a_switch_that_says_neither_yes_nor_no(
 
 @pytest.mark.parametrize(
     "command",
-    ["", "serve", "chat", "generate", "embed", "inspect", "limits", "bench", "bench latency", "bench encoder", "bench ladder"],
+    [
+        "",
+        "serve",
+        "chat",
+        "generate",
+        "embed",
+        "inspect",
+        "limits",
+        "bench",
+        "bench latency",
+        "bench encoder",
+        "bench ladder",
+        "quantize",
+        "plan",
+        "verify",
+        "eval",
+        "export",
+    ],
 )
 def test_help_reads_well(command: str) -> None:
     text = run(*command.split(), "--help", COLUMNS="300").output

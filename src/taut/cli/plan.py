@@ -27,8 +27,10 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what quantizing would do to each layer: its bytes, the error of rounding to nearest, and the time of a token alone (as in
-    decoding) and among many (as in prefill) at this machine's limits. Nothing is written."""
+    """Show what quantizing would do to each layer: bytes, error of rounding, time. Nothing is written.
+
+    Times are of a token alone (as in decoding) and among many (as in prefill), at this machine's limits.
+    """
     from taut.bench import limits
     from taut.compress import dry_run
 

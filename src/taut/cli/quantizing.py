@@ -32,7 +32,7 @@ class RecipeOptions:
     observer: Annotated[
         str | None,
         plain(
-            "--observer", "How ranges of static inputs are chosen; default auto, the one that measures best.",
+            "--observer", "How bounds of static inputs are chosen; default auto, what measures best.",
             values.one_of(("minmax", "ema", "percentile", "mse", "entropy", "auto")),
         ),
     ] = None  # fmt: skip

@@ -20,8 +20,9 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check an artefact: its files have their digests, its layers are what the receipt says, and it computes here what it computed
-    where it was made. Exit code 6 when it does not.
+    """Check that an artefact is what its receipt says, and computes here what it computed where it was made.
+
+    Exit code 6 when it is not.
     """
     from taut.compress.verify import verify
 

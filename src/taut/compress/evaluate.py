@@ -10,12 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from taut import api
-from taut import checkpoint as checkpoints
 from taut.compress.evaluation import Contender, Evaluation, Judgement, MetricPair
 from taut.compress.judge import check_pair, judge_decoder, judge_encoder
 from taut.errors import TautError, UsageError
@@ -103,8 +103,7 @@ def load_reference(ref: str, model: api.Model, progress: Progress | None = None)
     """`ref` in fp32 (an artefact as what it is), on as many threads and for sequences as long as `model`."""
     config = model.loaded.config
     longest = model.context_len if model.kind == "decoder" else None
-    with checkpoints.open(ref, with_text=False) as checkpoint:
-        precision = "fp32" if checkpoint.quantization is None else None
+    precision = None if (Path(ref) / api.RECEIPT).is_file() else "fp32"
     return api.load(
         ref, precision=precision, threads=config.threads, executor=config.executor, max_context=longest, progress=progress
     )
