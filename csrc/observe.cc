@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kShift = 18;                              // statistics.py: SHIFT
 constexpr int64_t kBins = int64_t{1} << (32 - kShift);  // of one class
-constexpr int64_t kStripe = 32;                         // channels that one thread takes: 128 bytes of every row
+constexpr int64_t kStripe = 64;                         // channels that one thread takes: 256 bytes of every row
 enum Class : int { kRest = 0, kSinks = 1 };             // of rows
 struct Range {
   float low = std::numeric_limits<float>::infinity(), high = -std::numeric_limits<float>::infinity();
@@ -113,7 +113,9 @@ class ObserveOp : public Op {
         most[c] = magnitude > most[c] ? magnitude : most[c];
         low[c] = v < low[c] ? v : low[c];
         high[c] = v > high[c] ? v : high[c];
-        sums[c] += static_cast<double>(v) * static_cast<double>(v);
+      }
+      for (int64_t c = 0; c < kStripe; ++c) {  // apart: loops of one width become vectors
+        sums[c] += static_cast<double>(values[c]) * static_cast<double>(values[c]);
       }
       for (int64_t c = 0; c < width; ++c) {
         uint32_t bits;
