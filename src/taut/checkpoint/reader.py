@@ -76,6 +76,7 @@ class Checkpoint:
     source: TensorSource
     make_text: Callable[[], Text]
     folder: Path | None = None  # None for a GGUF file
+    files: tuple[Path, ...] = ()  # that hold the weights
     quantization: Quantization | None = None  # of an artefact that taut made
 
     @functools.cached_property
@@ -239,6 +240,7 @@ def _open_folder(folder: Path, ref: str, name: str) -> Checkpoint:
         source=source,
         make_text=make_text,
         folder=folder,
+        files=weights.paths,
         quantization=quantization,
     )
 
@@ -291,6 +293,7 @@ def _open_gguf(path: Path, ref: str, name: str) -> Checkpoint:
         file_warnings=tuple(model.warnings),
         source=model,
         make_text=make_text,
+        files=(path,),
     )
 
 

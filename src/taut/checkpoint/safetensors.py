@@ -157,6 +157,7 @@ class SafetensorsFolder:
 
     def __init__(self, folder: Path) -> None:
         self.warnings: list[str] = []
+        self._folder = folder
         self._home: dict[str, SafetensorsFile] = {}
         self._files: list[SafetensorsFile] = []
         names = sorted(path.name for path in folder.iterdir() if path.name.endswith(".safetensors"))
@@ -169,6 +170,11 @@ class SafetensorsFolder:
             self.close()
             raise
         self.tensors = {name: file.tensors[name] for name, file in self._home.items()}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, in the order of their names."""
+        return tuple(self._folder / file.name for file in sorted(self._files, key=lambda file: file.name))
 
     def read(self, name: str) -> NDArray[Any]:
         return self._home[name].read(name)

@@ -118,8 +118,12 @@ def _layer(layer: Layer, made: Mapping[str, Any], static: Calibrated | None) -> 
 
 
 def digest_of(checkpoint: Checkpoint) -> str:
-    """Names the files that a model was read from, wherever they lie."""
-    return hashlib.sha256(checkpoint.source.identity().encode()).hexdigest()
+    """Names the bytes of the weights that a model was made from, wherever and whenever they were written."""
+    digest = hashlib.sha256()
+    for path in checkpoint.files:
+        with path.open("rb") as file:
+            digest.update(_sha256(file).encode())
+    return digest.hexdigest()
 
 
 def digests(folder: Path) -> dict[str, str]:
