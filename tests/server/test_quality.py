@@ -8,7 +8,7 @@ from server.fakes import FakeModel
 from server.support import client_of, is_openai_error
 from taut.server.settings import Settings, digest_key
 
-RECEIPT = {"format": 1, "reference": {"path": "some/model"}, "quality": {"kl": 0.0071, "top1": 0.955}}
+RECEIPT = {"version": 1, "made_from": {"ref": "/private/model", "name": "model"}, "quality": {"kl": 0.0071, "top1": 0.955}}
 
 
 def model(receipt: Any = RECEIPT) -> FakeModel:
@@ -21,7 +21,8 @@ def test_the_receipt() -> None:
     with client_of(model(), Settings(served_name="org/name")) as client:
         for name in ("org/name", "fake"):
             response = client.get(f"/v1/models/{name}/quality")
-            assert (response.status_code, response.json()) == (200, RECEIPT)
+            shown = {**RECEIPT, "made_from": {"name": "model"}}
+            assert (response.status_code, response.json()) == (200, shown), "clients are not told where files lie"
         assert client.get("/v1/models/org/name").json()["object"] == "model", "the card is where it was"
 
 

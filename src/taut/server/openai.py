@@ -243,7 +243,7 @@ class OpenAI:
                 code="no_receipt",
                 status=404,
             )
-        return JSONResponse(served.receipt)
+        return JSONResponse(_without_path(served.receipt))
 
     def _card(self) -> Json:
         served = self._services.served
@@ -274,3 +274,9 @@ def _check_n(body: Sampling, limits: Limits) -> None:
 def _check_count(name: str, count: int, limits: Limits) -> None:
     if count > limits.max_texts:
         raise RequestError(f"{name} holds {count} texts; at most {limits.max_texts} are taken per request", param=name)
+
+
+def _without_path(receipt: dict[str, Any]) -> dict[str, Any]:
+    """The receipt without where the original lies on this machine; its name and digest say which it is."""
+    made_from = {key: value for key, value in receipt.get("made_from", {}).items() if key != "ref"}
+    return {**receipt, "made_from": made_from}
