@@ -96,6 +96,22 @@ def test_an_interrupted_run_goes_on_to_the_same_artefact(
         assert path.read_bytes() == (tmp_path / "cut" / path.name).read_bytes(), path.name
 
 
+def test_an_interruption_after_the_weights_keeps_them(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quantize_module.golden, "answer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(models["llama"], tmp_path / "out", "int8")
+    monkeypatch.setattr(quantize_module, "packed", interrupted)
+    made(models["llama"], tmp_path / "out", "int8")
+    assert all(check.passed for check in verify(tmp_path / "out"))
+    assert not {"layers.json", "model.safetensors.done"} & {item.name for item in (tmp_path / "out").iterdir()}
+
+
 def test_quantizing_twice_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     out = made(models["llama"], tmp_path / "out", "int8")
     with pytest.raises(UsageError, match="quantized already"):

@@ -45,7 +45,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     for (name, _, _), array in zip(ENTRIES, arrays(), strict=True):
         np.testing.assert_array_equal(stored.read(name), array)
     stored.close()
-    assert [item.name for item in tmp_path.iterdir()] == [path.name], "the journal goes when the file is complete"
+    with TensorFile(path, ENTRIES, "x") as file:
+        assert file.done == len(ENTRIES), "what is complete is not made again"
+    TensorFile.forget(path)
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
 def test_an_interrupted_file_goes_on_to_the_same_bytes(tmp_path: Path) -> None:

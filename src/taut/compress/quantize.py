@@ -41,7 +41,7 @@ from taut.quant import algorithms
 from taut.quant.formats import SCHEMES
 from taut.quant.schemes.static import Calibrated
 
-MODEL_FILE = "model.safetensors"
+MODEL_FILE, FACTS_FILE = "model.safetensors", "layers.json"
 CHECKPOINT_BYTES = 256 << 20  # written between two moments from which an interrupted run goes on
 Samples = Iterable[str] | Iterable[Sequence[int]]
 
@@ -154,6 +154,8 @@ class _Job:
             self.checkpoint, self.built.family, self.recipe, self.layers, self.calibration, smooth.alphas, static, made,
             observer if static else None, tried, quality,
         )  # fmt: skip
+        TensorFile.forget(self.work / MODEL_FILE)
+        (self.work / FACTS_FILE).unlink(missing_ok=True)
         stated = receipt.make(facts, self.work)
         write_receipt(self.work, stated)
         return stated
@@ -186,7 +188,7 @@ class _Job:
         plan = list(self._tensors(smooth, static))
         all_entries = [entry for _, own in plan for entry in own]
         total, done_bytes = len(all_entries), 0
-        facts = _Facts(self.work / "layers.json")
+        facts = _Facts(self.work / FACTS_FILE)
         with TensorFile(self.work / MODEL_FILE, all_entries, self._tag(smooth)) as file:
             facts.keep(file.done > 0)
             done = 0
@@ -206,7 +208,6 @@ class _Job:
                     file.checkpoint()
                     done_bytes = 0
             facts.save()
-        facts.remove()
         if progress:
             progress("quantize", total, total)
         return facts.layers
@@ -315,6 +316,3 @@ class _Facts:
 
     def save(self) -> None:
         self._path.write_text(json.dumps(self.layers))
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)

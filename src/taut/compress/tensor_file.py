@@ -30,7 +30,7 @@ class TensorFile:
 
     def __init__(self, path: Path, entries: Sequence[Entry], tag: str) -> None:
         self._path, self._entries = path, list(entries)
-        self._journal = path.with_name(path.name + ".done")
+        self._journal = _journal(path)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         offset, self._ends = 0, [0]
         for name, dtype, shape in entries:
@@ -67,13 +67,17 @@ class TensorFile:
         self._journal.write_text(json.dumps({"tag": self._tag, "done": self.done}))
 
     def close(self) -> None:
-        """The file is complete; ValueError when entries are missing."""
+        """The file is complete; ValueError when entries are missing. That it is complete stays noted beside it: see `forget`."""
         if self.done != len(self._entries):
             self._file.close()
             raise ValueError(f"{self.done} of {len(self._entries)} tensors were written")
         self.checkpoint()
         self._file.close()
-        self._journal.unlink()
+
+    @staticmethod
+    def forget(path: Path) -> None:
+        """Remove the note of what is complete: nobody will go on with the file."""
+        _journal(path).unlink(missing_ok=True)
 
     def __enter__(self) -> TensorFile:
         return self
@@ -97,3 +101,7 @@ class TensorFile:
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             return 0
         return int(done) if same and enough and 0 <= done <= len(self._entries) else 0
+
+
+def _journal(path: Path) -> Path:
+    return path.with_name(path.name + ".done")
