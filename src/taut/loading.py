@@ -12,15 +12,17 @@ from typing import Any, cast
 from taut import checkpoint as checkpoints
 from taut import models, passes, plan
 from taut.checkpoint import Checkpoint
+from taut.checkpoint.quantized import CONFIG_KEY
 from taut.config import DEFAULT_PRECISION, LoadConfig
 from taut.engine.budget import Budget, check_given, grant
 from taut.engine.engine import Engine, Executor
 from taut.engine.kv_cache import Format, KVLayout, KVPool, aligned_bytes
-from taut.errors import Float16RangeError, UsageError
+from taut.errors import Float16RangeError, ModelFormatError, UsageError
 from taut.graph import Graph, Node
 from taut.kernels.attention import POLICIES
 from taut.kernels.table import BF16_BACKENDS, select
 from taut.models import BuiltModel
+from taut.passes import split_norms
 from taut.passes.shift_bias import SHIFTED
 from taut.passes.split_norms import SMOOTH
 from taut.plan import cache
@@ -248,7 +250,14 @@ def _pass_options(
     layers = {by_name[name]: layer for name, layer in stated.layers.items() if name in by_name}
     static = {key: layer.static for key, layer in layers.items() if layer.static is not None}
     formats = {key: layer.scheme for key, layer in layers.items()}
-    smoothed = frozenset(by_name[name] for name in stated.smoothed if name in by_name)
+    smoothed = frozenset(by_name.get(name, name) for name in stated.smoothed)
+    if misfits := split_norms.misfits(built.graph, smoothed):
+        listed = ", ".join(built.renamed.get(key, key) for key in misfits[:10])
+        raise ModelFormatError(
+            f"must list a norm's gain and bias together, of norms that linear layers read; at odds with that: {listed}",
+            file="config.json",
+            field=f"{CONFIG_KEY}.smoothed",
+        )
     return passes.Options(stated.scheme, disabled, kv=kv, formats=formats, static=static, smoothed=smoothed)
 
 

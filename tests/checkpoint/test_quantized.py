@@ -99,6 +99,7 @@ FAULTS: dict[str, Any] = {
     "twin of another shape": lambda c, a: a.update({"norm.smooth": W[0, :5]}),
     "smoothed is a text": lambda c, a: c.update(smoothed="norm"),
     "smoothed names nothing": lambda c, a: c.update(smoothed=["nothing"]),
+    "a twin that is not listed": lambda c, a: c.pop("smoothed"),
     "kv is a number": lambda c, a: c.update(kv=3),
 }
 
@@ -109,6 +110,12 @@ def test_a_fault_is_a_clear_error(fault: str) -> None:
     FAULTS[fault](config["quantization_config"], arrays)
     with pytest.raises(ModelError):
         opened(config, arrays)
+
+
+def test_a_norm_listed_twice_is_read_once() -> None:
+    config, arrays = artefact()
+    config["quantization_config"]["smoothed"] *= 2
+    assert "norm.smooth" not in opened(config, arrays).tensors
 
 
 @pytest.mark.parametrize(

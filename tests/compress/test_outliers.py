@@ -4,17 +4,19 @@ block are 60 times the others, and the norm's gain doubles them. One range for a
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import taut
+from taut.checkpoint.quantized import CONFIG_KEY, SMOOTH
 from taut.checkpoint.safetensors import SafetensorsFile
 from taut.compress.exporting import export
 from taut.compress.quantize import Settings, quantize
 from taut.compress.recipe import Recipe
-from taut.errors import UsageError
+from taut.errors import ModelFormatError, UsageError
 from taut.quality import kl
 from taut.testing import tiny
 
@@ -82,3 +84,29 @@ def test_kernels_agree_with_the_reference_over_divided_norms(bert: Path, tmp_pat
     np.testing.assert_allclose(native.embed_ids(IDS[:4]), reference.embed_ids(IDS[:4]), atol=2e-3)
     with pytest.raises(UsageError, match="--algorithm"):
         export(artefact.path, tmp_path / "exported")
+
+
+def test_a_list_that_does_not_fit_the_norms_is_refused(bert: Path, tmp_path: Path) -> None:
+    """Half a norm, or one before no linear, would load and answer wrongly: the columns are multiplied, nothing is divided."""
+    from safetensors.numpy import load_file, save_file
+
+    out = quantize(str(bert), tmp_path / "out", Recipe("int8"), calibration=IDS, settings=Settings(windows=0)).path
+    config, tensors = json.loads((out / "config.json").read_text()), load_file(out / "model.safetensors")
+    smoothed = config[CONFIG_KEY]["smoothed"]
+    gain, bias = next((name, name.replace("weight", "bias")) for name in smoothed if name.endswith("weight"))
+    last, table = f"encoder.layer.{LAYERS - 1}.output.LayerNorm", "embeddings.word_embeddings.weight"
+    others = [f"{last}.weight", f"{last}.bias"]
+    faults = {
+        "no bias": ([name for name in smoothed if name != bias], [bias], bias),
+        "no gain": ([name for name in smoothed if name != gain], [gain], gain),
+        "before no linear": ([*smoothed, *others], [], last),
+        "no norm": ([*smoothed, table], [], table),
+    }
+    for fault, (listed, dropped, named) in faults.items():
+        config[CONFIG_KEY]["smoothed"] = listed
+        twins = {name + SMOOTH: tensors[name].astype(np.float32) for name in listed}
+        kept = {name: array for name, array in tensors.items() if name.removesuffix(SMOOTH) not in dropped or name in dropped}
+        save_file(twins | kept, out / "model.safetensors")
+        (out / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelFormatError, match=named):
+            pytest.fail(f"{fault}: {taut.load(str(out))}")

@@ -119,7 +119,10 @@ class QuantizedTensors:
         self.tensors: dict[str, TensorInfo] = dict(source.tensors)
         for name, layer in self._layers.items():
             self.tensors[name] = self._check(name, layer)
-        for name in quantization.smoothed:
+        listed = set(quantization.smoothed)
+        if unlisted := sorted(name for name in source.tensors.keys() - listed if name + SMOOTH in source.tensors):
+            raise ModelFormatError(f"has a smoothed twin, but {CONFIG_KEY}.smoothed does not list it", field=unlisted[0])
+        for name in sorted(listed):
             twin = source.tensors.get(name + SMOOTH)
             if (
                 name not in source.tensors

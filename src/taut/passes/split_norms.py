@@ -15,6 +15,19 @@ from taut.passes.options import Options
 SMOOTH = ".smooth"  # behind the key of the norm's gain or bias, and of the value that it makes
 
 
+def misfits(graph: Graph, keys: frozenset[str]) -> list[str]:
+    """Of the weights that are said to be smoothed, and those beside them, the ones that no norm before linears has a whole twin of."""
+    users = graph.users()
+    norms = [
+        set(node.weights)
+        for node in graph.nodes
+        if node.op in NORMS and any(reader.op == "linear" for reader in users[node.outputs[0]])
+    ]
+    whole: set[str] = set().union(*(own for own in norms if own <= keys))
+    halves: set[str] = set().union(*(own for own in norms if own & keys and not own <= keys))
+    return sorted((keys - whole) | halves)
+
+
 def requires(graph: Graph) -> None:
     assert all(not node.origin for node in graph.nodes), "norms are split before anything is fused"
 
