@@ -74,7 +74,7 @@ TAUT_FN f32x16 erf(f32x16 x) {
   q = fma(q, t, set1(0x1.a58f0ap-4f));
   q = fma(q, t, set1(0x1.45f024p-1f));
   q = fma(q, t, set1(0x1.20dd88p+0f));
-  return copy_sign(sub(set1(1.0f), exp(neg(mul(q, t)))), x);
+  return copy_sign(sub(set1(1.0f), exp_negative(neg(mul(q, t)), exp_constants())), x);
 }
 
 // tanh x = x + x^3 P(x^2) below 0.625, else sign(x) (1 - 2 / (e^(2|x|) + 1)).
