@@ -52,6 +52,7 @@ RATIOS = {
     "decoder": {"prefill_tokens_per_s": True, "decode_ms": False, "rss_bytes": False},
     "encoder": {"requests_per_s": True, "p99_ms": False, "rss_bytes": False},
 }
+PROMPT = 512  # tokens; a record of another length says so in its name
 CASES = ((12, 1), (12, 32), (80, 1), (80, 32))
 Spec = dict[str, Any]
 Answer = dict[str, Any]
@@ -255,7 +256,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peer-python", action="append", default=[], metavar="[SYSTEM=]PYTHON")
     parser.add_argument("--precision", choices=PRECISIONS, help="ours; default int8, int4 beside 4-bit peers")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    for name, default in (("prompt", 512), ("gen", 32), ("length", 512), ("reps", 2), ("rounds", 1), ("threads", 2)):
+    for name, default in (("prompt", PROMPT), ("gen", 32), ("length", 512), ("reps", 2), ("rounds", 1), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--windows", type=int, default=4, help="windows that a decoder's quality is judged by; 0: no quality")
     parser.add_argument("--window-len", type=int, default=256)
@@ -269,9 +270,10 @@ def main() -> None:
     for batch in batches:
         result = compare(options, options.work, batch)
         size = "" if options.work == "sentences" else f"-b{batch}"
-        command = f"bench/peers/run.py {options.work} --model {result['model']}"
+        long = f"-p{options.prompt}" if options.work == "decoder" and options.prompt != PROMPT else ""
+        command = f"bench/peers/run.py {options.work} --model {result['model']}" + (f" --prompt {options.prompt}" if long else "")
         print(document.table(result))
-        print(report.save(options.records, f"peers-{options.work}-{result['model']}{size}", command, result))
+        print(report.save(options.records, f"peers-{options.work}-{result['model']}{size}{long}", command, result))
     if options.records == RECORDS:
         document.write(RECORDS)
 

@@ -1,0 +1,6 @@
+"""`python -m taut`: the command line, where the `taut` script is not on the path."""
+
+from taut.cli.main import main
+
+if __name__ == "__main__":
+    main()
