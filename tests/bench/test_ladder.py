@@ -196,6 +196,15 @@ def test_a_peer_without_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch, 
     assert "not installed: no_such_module_at_all (--peer-python" in json.loads(capsys.readouterr().out)["missing"]
 
 
+def test_a_ladder_without_a_single_rung_fails(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "ask_process", lambda *_: {"missing": "not installed: torch"})
+    command = ["bench", "ladder", str(tiny_models["roberta"]), "--length=24", "--rungs=pytorch", "--texts=0"]
+    done = CliRunner().invoke(main_module.app, command, catch_exceptions=True)
+    assert isinstance(done.exception, UsageError)
+    assert "no rung could be run" in str(done.exception)
+    assert "not installed: torch" in done.output
+
+
 def test_a_plot_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = CliRunner().invoke(main_module.app, ["bench", "ladder", "nowhere", "--plot", "x.png"], catch_exceptions=True)

@@ -121,6 +121,8 @@ def command(model: ModelRef, load_options: LoadOptions, run_options: RunOptions,
     if output.json is not None:
         record = report.record(f"taut bench ladder {Path(model).name}", result)
         output.json.write_text(json_module.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if all("missing" in rung for rung in result["rungs"]):
+        raise UsageError("no rung could be run; the reasons stand below the table")
     if output.plot is not None:
         show.plot(result, output.plot)
 
