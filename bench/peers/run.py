@@ -271,7 +271,9 @@ def main() -> None:
         result = compare(options, options.work, batch)
         size = "" if options.work == "sentences" else f"-b{batch}"
         long = f"-p{options.prompt}" if options.work == "decoder" and options.prompt != PROMPT else ""
-        command = f"bench/peers/run.py {options.work} --model {result['model']}" + (f" --prompt {options.prompt}" if long else "")
+        command = f"bench/peers/run.py {options.work} --model {result['model']}" + (
+            f" --prompt {options.prompt}" if long else ""
+        )
         print(document.table(result))
         print(report.save(options.records, f"peers-{options.work}-{result['model']}{size}{long}", command, result))
     if options.records == RECORDS:
