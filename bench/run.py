@@ -111,7 +111,8 @@ def peers() -> list[str]:
     for path in sorted(RECORDS.glob("peers-decoder-*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))["result"]
         for one in result["comparisons"]:
-            ratio, where = one["ratio"], f"{result['model']}, batch {result['load']['batch']}"
+            load, ratio = result["load"], one["ratio"]
+            where = f"{result['model']}, batch {load['batch']}, prompts of {load['prompt']:,} tokens"
             lines.append(
                 f"{one['ours']} beside {one['system']} {one['variant'].upper()}, alternately, on the same weights ({where}): "
                 f"prefill {ratio['prefill_tokens_per_s']:.2f} ×, decode {ratio['decode_ms']:.2f} × as fast, "

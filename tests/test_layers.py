@@ -34,6 +34,7 @@ ORDER: tuple[frozenset[str], ...] = tuple(
         "compress",
         "server",
         "cli",
+        "__main__",
         "testing",
     )
 )
