@@ -209,7 +209,8 @@ using SharpenFn = int64_t (*)(const float* logits, int64_t n, float temperature,
 
 struct KernelTable {
   const char* isa;
-  int32_t tile_rows;  // rows of a linear's register tile: work is split at multiples of it
+  int32_t tile_rows;   // rows of a linear's register tile: work is split at multiples of it
+  int32_t block_rows;  // most rows of a work item of the int8 and int4 linears
 #define TAUT_KERNEL(type, name) type name;
 #include "kernels.def"
 #undef TAUT_KERNEL
@@ -236,6 +237,9 @@ namespace avx512 {
 extern const KernelTable kTable;
 }
 namespace avx512bf16 {
+const KernelTable& table();
+}
+namespace amx {
 const KernelTable& table();
 }
 

@@ -21,7 +21,7 @@ inline int64_t scratch_floats(const KernelTable& kernels, const LinearKind& kind
 // Every thread's scratch must hold scratch_floats.
 inline void run_linear(const KernelTable& kernels, const LinearKind& kind, ThreadPool& pool, const volatile int32_t* abort,
                        const LinearQ8& a, int64_t rows) {
-  const LinearSplit split(rows, a.panels(), kernels.tile_rows, kBlockRows, 8, pool.active(), a.panel_unit());
+  const LinearSplit split(rows, a.panels(), kernels.tile_rows, kernels.block_rows, 8, pool.active(), a.panel_unit());
   pool.run(split.items, abort, [&](int64_t item, int thread) {
     split.at(item, [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
       (kernels.*kind.run)(a, row, row_end, panel, panel_end, pool.scratch(thread));

@@ -9,7 +9,12 @@ namespace {
 
 constexpr int kPanel = 64;         // columns
 constexpr int64_t kRowsAhead = 8;  // residual rows, a stride apart that no hardware prefetcher follows
-constexpr int64_t kWaitingBytes = kBlockRows * kMostOutGroup * 4;
+#if defined(TAUT_AMX)
+constexpr int64_t kRowsOfBlock = 512;  // a panel's weights are unpacked once for so many
+#else
+constexpr int64_t kRowsOfBlock = kBlockRows;
+#endif
+constexpr int64_t kWaitingBytes = kRowsOfBlock * kMostOutGroup * 4;
 
 // Out of line in portable code, where every lane is a line of its own: inlined it takes minutes to compile.
 #if defined(TAUT_ISA_scalar)

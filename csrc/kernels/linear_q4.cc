@@ -3,6 +3,9 @@
 
 #if defined(TAUT_ISA_avx512)
 #include "kernels/linear_q4_avx512.h"
+#if defined(TAUT_AMX)
+#include "kernels/linear_amx.h"
+#endif
 #elif defined(TAUT_AVX_VNNI)
 #include "kernels/linear_q4_avxvnni.h"
 #elif defined(TAUT_ISA_avx2)
@@ -16,7 +19,11 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512Q4;
+#if defined(TAUT_AMX)
+using Many = AmxRows<AmxQ4>;
+#else
 using Many = NoManyRows;
+#endif
 #elif defined(TAUT_AVX_VNNI)
 using Isa = AvxVnniQ4;
 using Many = NoManyRows;

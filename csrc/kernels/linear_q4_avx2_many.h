@@ -21,7 +21,7 @@ class ManyRowsQ4 : RowTiles {
     for (int t = 0; t < tiles_; ++t) copy_tile(t);
   }
 
-  void run_panel(int64_t panel) {
+  void run_panel(int64_t panel, bool) {
     const uint8_t* w = a_.w + panel * Q4Layout::bytes(a_, a_.pieces.k);
     sum_and_store(panel, work_.acc, [&](const Span& s, float* sums) { run_span(s, w + Q4Layout::bytes(a_, s.begin), sums); });
   }

@@ -3,6 +3,9 @@
 
 #if defined(TAUT_ISA_avx512)
 #include "linear_q8_avx512.h"
+#if defined(TAUT_AMX)
+#include "kernels/linear_amx.h"
+#endif
 #elif defined(TAUT_AVX_VNNI)
 #include "kernels/linear_q8_avxvnni.h"
 #elif defined(TAUT_ISA_avx2)
@@ -16,7 +19,11 @@ namespace {
 
 #if defined(TAUT_ISA_avx512)
 using Isa = Avx512;
+#if defined(TAUT_AMX)
+using Many = AmxRows<AmxQ8>;
+#else
 using Many = NoManyRows;
+#endif
 #elif defined(TAUT_AVX_VNNI)
 using Isa = AvxVnni;
 using Many = NoManyRows;

@@ -29,7 +29,7 @@ class ManyRows : RowTiles {
     for (int t = 0; t < tiles_; ++t) copy_tile(t);
   }
 
-  void run_panel(int64_t panel) {
+  void run_panel(int64_t panel, bool) {
     const uint8_t* w = a_.w + panel * kPanel * a_.pieces.k;
     const float* group_scale = group_scales(a_, panel);
     sum_and_store(panel, work_.acc,

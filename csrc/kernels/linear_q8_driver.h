@@ -168,10 +168,10 @@ void run_rows(const Output& out, int64_t row_end, int64_t panel_begin, int64_t p
 
 // For instruction sets whose tiles serve any number of rows.
 struct NoManyRows {
-  static constexpr int64_t kLeast = kBlockRows + 1;  // rows from which a class for many rows pays
+  static constexpr int64_t kLeast = kRowsOfBlock + 1;  // rows from which a class for many rows pays
   static int64_t scratch_bytes(int64_t, int64_t) { return 0; }
   NoManyRows(const Output&, int64_t, void*) {}
-  void run_panel(int64_t) {}
+  void run_panel(int64_t, bool) {}
 };
 
 template <class Many>
@@ -182,15 +182,15 @@ int64_t scratch_bytes(int64_t k, int64_t pieces) {
 // The kernel: blocks of rows, each by Many or by Isa's tiles. `scratch`: scratch_bytes<Many>.
 template <class Isa, class Many>
 void run_blocks(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  for (int64_t row = row_begin; row < row_end; row += kBlockRows) {
-    const int64_t end = row_end - row < kBlockRows ? row_end : row + kBlockRows;
+  for (int64_t row = row_begin; row < row_end; row += kRowsOfBlock) {
+    const int64_t end = row_end - row < kRowsOfBlock ? row_end : row + kRowsOfBlock;
     const Output out{a, row, static_cast<float*>(scratch)};
     if (end - row < Many::kLeast) {
       run_rows<Isa>(out, end, panel_begin, panel_end);
       continue;
     }
     Many block(out, end, static_cast<uint8_t*>(scratch) + kWaitingBytes);
-    for (int64_t panel = panel_begin; panel < panel_end; ++panel) block.run_panel(panel);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) block.run_panel(panel, panel + 1 < panel_end);
   }
 }
 

@@ -4,6 +4,8 @@
 #include "simd/f32x16.h"
 #if defined(TAUT_AVX_VNNI)
 #include "kernels/dot_avxvnni.h"
+#elif defined(TAUT_AMX)
+#include "kernels/tiles_amx.h"
 #endif
 
 namespace taut::TAUT_ISA_NS {
@@ -27,10 +29,24 @@ constexpr int kChains = 12;  // beyond latency x rate of every instruction below
   }                                                                                            \
   return rounds * kChains * (macs)
 
+#if defined(TAUT_AMX)
+int64_t peak_int8(int64_t rounds) {
+  alignas(64) static const uint8_t values[2 * kTileBytes] = {1, 2, 3};
+  tiles_begin();
+  tile_load<4>(values, 64), tile_load<5>(values, 64), tile_load<6>(values, 64), tile_load<7>(values, 64);
+  tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
+  for (int64_t round = 0; round < rounds; ++round) {
+    tile_dot<0, 4, 6>(), tile_dot<1, 4, 7>(), tile_dot<2, 5, 6>(), tile_dot<3, 5, 7>();
+  }
+  tiles_end();
+  return rounds * 4 * 16 * 16 * 64;
+}
+#else
 int64_t peak_int8(int64_t rounds) { TAUT_PEAK("vpdpbusd", 64, 0x5b3d7f11); }
 int64_t peak_f32(int64_t rounds) { TAUT_PEAK("vfmadd231ps", 16, 0x3f000000); }
 // The caller checks that the processor has AVX512_BF16.
 int64_t peak_bf16(int64_t rounds) { TAUT_PEAK("vdpbf16ps", 32, 0x3f003f00); }
+#endif
 
 #elif defined(TAUT_AVX_VNNI)  // the other ceilings are AVX2's
 
@@ -108,7 +124,7 @@ int64_t peak_bf16(int64_t) { return 0; }
 
 #endif
 
-#if !defined(TAUT_AVX_VNNI)
+#if !defined(TAUT_AVX_VNNI) && !defined(TAUT_AMX)
 int32_t peak_read(const uint8_t* p, int64_t bytes, int64_t ahead) {
   i32x16 a = set1_i32(0), b = a;
   for (const uint8_t* end = p + bytes; p != end; p += 256) {

@@ -112,7 +112,7 @@ MAX_CONNECTIONS_PER_ADDRESS = Variable(
 )
 
 ISA = Variable(
-    "TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni, avx512 or avx512bf16; an error if it cannot run here."
+    "TAUT_ISA", "Force the instruction set: scalar, avx2, avxvnni, avx512, avx512bf16 or amx; an error if it cannot run here."
 )
 DEBUG = Variable("TAUT_DEBUG", "1: show the traceback of an error on the command line.")
 

@@ -29,7 +29,7 @@ def test_rates_are_plausible(isa: str) -> None:
     probe = native.module().LimitProbe(1, isa)
     int8, f32, read = probe.int8(0.03), probe.f32(0.03), probe.read(0.03)
     assert 1e8 < f32 < 1e12  # one core: at most 2 x 32 lanes x 2 operations at 6 GHz
-    assert 1e8 < int8 < 4e12
+    assert 1e8 < int8 < (1.3e13 if isa == "amx" else 4e12)  # a tile of 16 x 16 x 64 multiply-adds takes 16 cycles
     assert 1e8 < read < 1e12
 
 

@@ -23,6 +23,7 @@ REQUIRES = {
     "avxvnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
     "avx512bf16": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
+    "amx": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "amx_int8"),
 }
 BF16_BACKENDS = ("avx512bf16",)  # whose dot products of bf16 are an instruction; others only imitate it, for tests
 # (rows of the step, tile as rows x columns), first match from the left; the driver balances the tiles of a step.
@@ -47,6 +48,15 @@ TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("linear", "avx512"): (("any", "up to 6x64"),),
 }
 TILES |= {(op, "avx512bf16"): tiles for (op, backend), tiles in TILES.items() if backend == "avx512"}
+TILES |= {
+    ("linear_q8", "amx"): (
+        ("1-6", "up to 6x64"),
+        ("7-15", "balanced 6x64 and 5x64"),
+        ("16+", "32x32, weights unpacked once for 512 rows"),
+    ),
+    ("linear_q4", "amx"): (("1-15", "balanced tiles of up to 6x64"), ("16+", "32x32, weights unpacked once for 512 rows")),
+    ("linear", "amx"): TILES["linear", "avx512"],
+}
 
 
 @dataclass(frozen=True)
