@@ -24,7 +24,7 @@ int64_t linear_q4_scratch(int64_t k, int64_t pieces);
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    TAUT_STRING(TAUT_ISA_NS), kTileRows, kBlockRows,
+    TAUT_STRING(TAUT_ISA_NS), kTileRows,         kBlockRows,
 #define TAUT_KERNEL(type, name) name,
 #include "kernels.def"
 #undef TAUT_KERNEL
