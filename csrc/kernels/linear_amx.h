@@ -1,8 +1,10 @@
 // The int8 and int4 linears of many rows on AMX: 32 rows x 32 columns at a time, four tiles of sums.
 //
 // A panel's weights are unpacked once for a block of up to 512 rows, into tiles of signed bytes that lie one after the other; a piece
-// whose length is no multiple of 64 ends in zeros, so that what a row holds behind the piece does not count. While the matrix unit
-// multiplies one piece, the vector units scale the sums of the piece before: both take about as long.
+// whose length is no multiple of 64 ends in zeros, so that what a row holds behind the piece does not count. Two tiles of rows go
+// through all pieces against half of the panel's columns, two pieces at a time: what is multiplied of them is scaled right away, and
+// sums stay in registers from the first piece to the second. The processor overlaps both by itself; interleaving them by hand gained
+// nothing.
 #pragma once
 #include "kernels/linear_q4_layout.h"
 #include "kernels/tiles_amx.h"
@@ -58,7 +60,7 @@ class AmxRows {
   static constexpr int64_t kLeast = 16;  // rows: a tile
 
   static int64_t scratch_bytes(int64_t k, int64_t pieces) {
-    return int64_t(sizeof(Work)) + most_steps(k, pieces) * kStepBytes + scales_bytes(pieces) + 2 * pieces * kRowsOfBlock * 4 +
+    return int64_t(sizeof(Work)) + most_steps(k, pieces) * kStepBytes + scales_bytes(pieces) + factor_bytes(pieces) +
            (pieces * 4 + 4 + 63) / 64 * 64;
   }
 
@@ -71,14 +73,14 @@ class AmxRows {
         work_(*static_cast<Work*>(scratch)),
         weights_(static_cast<uint8_t*>(scratch) + sizeof(Work)),
         group_scales_(reinterpret_cast<float*>(weights_ + most_steps(a_.pieces.k, a_.pieces.count) * kStepBytes)),
-        row_scale_(group_scales_ + scales_bytes(a_.pieces.count) / 4),
-        row_factor_(row_scale_ + a_.pieces.count * kRowsOfBlock),
-        step_(reinterpret_cast<int32_t*>(row_factor_ + a_.pieces.count * kRowsOfBlock)) {
+        row_factor_(group_scales_ + scales_bytes(a_.pieces.count) / 4),
+        step_(reinterpret_cast<int32_t*>(row_factor_ + factor_bytes(a_.pieces.count) / 4)) {
     step_[0] = 0;
     for (int32_t p = 0; p < a_.pieces.count; ++p) {
       step_[p + 1] = step_[p] + int32_t((a_.pieces.begin[p + 1] - a_.pieces.begin[p] + kStepK - 1) / kStepK);
     }
-    copy_scales();
+    std::memset(work_.zeros, 0, sizeof(work_.zeros));
+    if (Weights::kOffsets) copy_factors();
     tiles_begin();
   }
   ~AmxRows() { tiles_end(); }
@@ -91,51 +93,48 @@ class AmxRows {
     unpack(w);
     fetch_ = w + Weights::bytes(a_, a_.pieces.k);
     fetch_end_ = fetches ? fetch_ + Weights::bytes(a_, a_.pieces.k) : fetch_;
-    const int64_t turns = step_[a_.pieces.count] * ((tiles_ + 1) / 2) * 2;
-    fetch_lines_ = ((fetch_end_ - fetch_) / 64 + turns - 1) / turns;
+    const int64_t turns = (a_.pieces.count + kBatch - 1) / kBatch * 2 * ((tiles_ + 1) / 2);
+    fetch_bytes_ = ((fetch_end_ - fetch_) / 64 + turns - 1) / turns * 64;
     const float* own = group_scales(a_, panel);
-    sum_segments(a_.pieces, a_.pieces.k, {work_.acc[0], work_.acc[1], work_.acc[2]}, tiles_ * 16 * kPanel,
-                 [&](const Span& s, float* sums) {
-                   if (Weights::kOffsets) return run_span<Scales::kOffset>(s, sums, nullptr);
-                   own == nullptr ? run_span<Scales::kColumn>(s, sums, nullptr) : run_span<Scales::kGroup>(s, sums, own);
-                 });
-    for (int64_t i = 0; i < rows_; ++i) {
-      const int64_t tile = i / 16 == tiles_ - 1 ? tiles_ - 1 : i / 16;
-      const int64_t v = tile * 16 * kPanel + (i - first_row(tile)) * 16;
-      out_.store_row(out_.row_begin + i, panel, {work_.acc[0] + v, work_.acc[1] + v, work_.acc[2] + v, 256});
-    }
+    if (Weights::kOffsets) return run_rows<Scales::kOffset>(panel, nullptr);
+    own == nullptr ? run_rows<Scales::kColumn>(panel, nullptr) : run_rows<Scales::kGroup>(panel, own);
   }
 
  private:
+  static constexpr int32_t kBatch = 2;  // most pieces that are multiplied before they are scaled
+
   struct Work {
-    alignas(64) float acc[3][kRowsOfBlock * kPanel];  // [tiles][4][16 rows][16 columns]
-    alignas(64) int32_t dots[2][4 * 256];             // of the piece that is multiplied and of that before
+    alignas(64) float acc[4][8 * 256];  // s0 + s1, s2, s3 and an unfinished s1: [row tiles][4][16 rows][16 columns]
+    alignas(64) float zeros[6 * 256];
+    alignas(64) int32_t dots[kBatch][4 * 256];  // of the batch, half the columns: [row tiles][2][16][16]
   };
 
-  // Sums of a piece, 32 rows x 32 columns or 16 x 32, and what they are scaled by.
-  struct Waiting {
-    const int32_t* dots = nullptr;  // [row tiles][2][16][16]; null: nothing waits
-    float* acc;                     // [row tiles][4 tiles apart][16][16]
-    const float *scale, *factor;    // of the rows
-    const float *d, *o;             // of the columns
+  // Pieces of one segment that are multiplied and wait for their scales. Pointers to sums: into arrays like those of Work::acc.
+  struct Batch {
+    int64_t pieces;
+    const float* from;     // sums of the segment's pieces before
+    float* to;             // where they go
+    const float* plus;     // s0, to be added, or null
+    const uint8_t* scale;  // of the first row and piece
+    const float* factor;   // int4: likewise
+    const float* d;        // of the first column and piece
   };
 
   static int64_t most_steps(int64_t k, int64_t pieces) { return k / kStepK + pieces; }
   static int64_t scales_bytes(int64_t pieces) { return Weights::kOffsets ? pieces * 2 * kPanel * 4 : 0; }
+  static int64_t factor_bytes(int64_t pieces) { return Weights::kOffsets ? pieces * kRowsOfBlock * 4 : 0; }
 
   // The last tile ends with the block's last row: where rows are no multiple of 16 it shares some with the tile before.
   int64_t first_row(int64_t tile) const { return tile == tiles_ - 1 ? rows_ - 16 : 16 * tile; }
   const uint8_t* x(int64_t tile) const { return a_.x + (out_.row_begin + first_row(tile)) * a_.x_row_bytes; }
 
-  // [pieces][tiles][16]
-  void copy_scales() {
+  // [tiles][pieces][16]
+  void copy_factors() {
     for (int64_t t = 0; t < tiles_; ++t) {
       for (int64_t r = 0; r < 16; ++r) {
         const uint8_t *scale = x(t) + r * a_.x_row_bytes + a_.scales_offset, *sum = scale + 4 * int64_t(a_.pieces.count);
-        for (int64_t p = 0, to = t * 16 + r; p < a_.pieces.count; ++p, to += tiles_ * 16, scale += 4, sum += 4) {
-          row_scale_[to] = float_at(scale);
-          if (Weights::kOffsets) row_factor_[to] = offset_factor(scale, sum);
-        }
+        float* to = row_factor_ + t * a_.pieces.count * 16 + r;
+        for (int64_t p = 0; p < a_.pieces.count; ++p, to += 16, scale += 4, sum += 4) *to = offset_factor(scale, sum);
       }
     }
   }
@@ -153,101 +152,109 @@ class AmxRows {
   }
 
   template <Scales kScales>
-  void run_span(const Span& s, float* sums, const float* own) {
-    int64_t t = 0;
-    for (; t + 2 <= tiles_; t += 2) run_tiles<2, kScales>(s, t, sums, own);
-    if (t < tiles_) run_tiles<1, kScales>(s, t, sums, own);
+  void run_rows(int64_t panel, const float* own) {
+    for (int64_t t = 0; t < tiles_; t += 2) {
+      t + 1 < tiles_ ? run_tiles<2, kScales>(t, own) : run_tiles<1, kScales>(t, own);
+      store_tile(panel, t, 0);
+      if (t + 1 < tiles_) store_tile(panel, t + 1, 1);
+    }
+  }
+
+  void store_tile(int64_t panel, int64_t tile, int at) {
+    const int64_t first = first_row(tile);
+    for (int64_t row = 16 * tile; row < first + 16; ++row) {
+      const float* sums = work_.acc[0] + at * 1024 + (row - first) * 16;
+      out_.store_row(out_.row_begin + row, panel, {sums, sums + 2048, sums + 4096, 256});
+    }
   }
 
   // kRows row tiles against the panel.
   template <int kRows, Scales kScales>
-  [[gnu::noinline]] void run_tiles(const Span& s, int64_t tile, float* sums, const float* own) {
-    const uint8_t *x0 = x(tile), *x1 = kRows == 2 ? x(tile + 1) : nullptr;
-    Waiting waiting;
+  [[gnu::noinline]] void run_tiles(int64_t tile, const float* own) {
+    const Pieces& pieces = a_.pieces;
+    const uint8_t* const rows = x(tile);
+    const int64_t next = kRows == 2 ? x(tile + 1) - rows : 0;
     for (int half = 0; half < 2; ++half) {
-      for (int32_t p = s.first_piece; p <= s.last_piece; ++p) {
-        const int32_t steps = step_[p + 1] - step_[p];
-        const uint8_t* w = weights_ + step_[p] * kStepBytes + half * 2 * kTileBytes;
-        const int64_t k = a_.pieces.begin[p];
-        int32_t* dots = work_.dots[p & 1];
-        tile_clear<0>(), tile_clear<1>();
-        if (kRows == 2) tile_clear<2>(), tile_clear<3>();
-        if (waiting.dots == nullptr) {
-          for (int32_t i = 0; i < steps; ++i)
-            step<kRows, kScales, 0>(x0 + k + i * kStepK, x1 + k + i * kStepK, w + i * kStepBytes, waiting, 0);
-        } else if (steps == 1) {
-          step<kRows, kScales, 2>(x0 + k, x1 + k, w, waiting, 0);
-        } else {
-          step<kRows, kScales, 1>(x0 + k, x1 + k, w, waiting, 0);
-          step<kRows, kScales, 1>(x0 + k + kStepK, x1 + k + kStepK, w + kStepBytes, waiting, kRows);
-          for (int32_t i = 2; i < steps; ++i)
-            step<kRows, kScales, 0>(x0 + k + i * kStepK, x1 + k + i * kStepK, w + i * kStepBytes, waiting, 0);
+      for (int segment = 0; segment < 4; ++segment) {
+        const int32_t begin = pieces.segment[segment], end = pieces.segment[segment + 1];
+        float* const all = work_.acc[segment < 2 ? 0 : segment - 1];
+        if (begin == end && segment != 1 && half == 0) std::memset(all, 0, sizeof(work_.acc[0]));
+        float *const whole = all + half * 512, *const sums = segment == 1 ? work_.acc[3] + half * 512 : whole;
+        for (int32_t first = begin, last; first < end; first = last) {
+          last = first + kBatch < end ? first + kBatch : end;
+          for (int32_t p = first; p < last; ++p) multiply<kRows>(rows, next, p, half, work_.dots[p - first]);
+          const Batch batch{last - first,
+                            first == begin ? work_.zeros : sums,
+                            last == end ? whole : sums,
+                            last == end && segment == 1 ? whole : nullptr,
+                            rows + a_.scales_offset + 4 * int64_t(first),
+                            row_factor_ + (tile * pieces.count + first) * 16,
+                            kScales == Scales::kGroup    ? own + int64_t(first) * kPanel + half * 32
+                            : kScales == Scales::kOffset ? group_scales_ + int64_t(first) * 2 * kPanel + half * 32
+                                                         : nullptr};
+          for (int64_t part = 0; part < 4 * kRows; ++part) scale<kScales>(batch, part, next);
+          prefetch_next();
         }
-        tile_save<0>(dots), tile_save<1>(dots + 256);
-        if (kRows == 2) tile_save<2>(dots + 512), tile_save<3>(dots + 768);
-        const int64_t rows_at = (p * tiles_ + tile) * 16;
-        const float* d = kScales == Scales::kGroup    ? own + int64_t(p) * kPanel
-                         : kScales == Scales::kOffset ? group_scales_ + int64_t(p) * 2 * kPanel
-                                                      : nullptr;
-        waiting = {dots,
-                   sums + (tile * 4 + half * 2) * 256,
-                   row_scale_ + rows_at,
-                   row_factor_ + rows_at,
-                   d + half * 32,
-                   d + half * 32 + kPanel};
       }
     }
-    for (int i = 0; i < 2 * kRows; ++i) scale_rows<kScales, 0, 16>(waiting, i);
   }
 
-  // One step of the products, and kWaiting x kRows of the waiting tiles from `first` on between them.
-  template <int kRows, Scales kScales, int kWaiting>
-  [[gnu::always_inline]] inline void step(const uint8_t* x0, const uint8_t* x1, const uint8_t* w, const Waiting& waiting,
-                                          int first) {
+  // Piece p; the second tile of rows lies `next` bytes behind the first.
+  template <int kRows>
+  [[gnu::always_inline]] inline void multiply(const uint8_t* rows, int64_t next, int32_t p, int half, int32_t* dots) {
     const int64_t stride = a_.x_row_bytes;
-    constexpr int kPart = kWaiting == 0 ? 0 : 8 * kWaiting;
-    for (int64_t i = 0; i < fetch_lines_; ++i) prefetch_next();
-    tile_load<4>(x0, stride);
-    tile_load<6>(w, 64);
-    tile_dot<0, 4, 6>();
-    scale_rows<kScales, 0, kPart>(waiting, first);
-    tile_load<7>(w + kTileBytes, 64);
-    tile_dot<1, 4, 7>();
-    scale_rows<kScales, kWaiting == 2 ? 0 : 8, kWaiting == 2 ? 16 : 8 + kPart>(waiting, kWaiting == 2 ? first + 1 : first);
-    if (kRows == 2) {
-      tile_load<5>(x1, stride);
-      tile_dot<2, 5, 6>();
-      scale_rows<kScales, 0, kPart>(waiting, first + kWaiting);
-      tile_dot<3, 5, 7>();
-      scale_rows<kScales, kWaiting == 2 ? 0 : 8, kWaiting == 2 ? 16 : 8 + kPart>(waiting,
-                                                                                 kWaiting == 2 ? first + 3 : first + 1);
+    const uint8_t *w = weights_ + step_[p] * kStepBytes + half * 2 * kTileBytes, *x = rows + a_.pieces.begin[p];
+    tile_clear<0>(), tile_clear<1>();
+    if (kRows == 2) tile_clear<2>(), tile_clear<3>();
+    for (int32_t steps = step_[p + 1] - step_[p]; steps > 0; --steps, w += kStepBytes, x += kStepK) {
+      tile_load<4>(x, stride);
+      tile_load<6>(w, 64);
+      tile_dot<0, 4, 6>();
+      tile_load<7>(w + kTileBytes, 64);
+      tile_dot<1, 4, 7>();
+      if (kRows == 2) {
+        tile_load<5>(x + next, stride);
+        tile_dot<2, 5, 6>();
+        tile_dot<3, 5, 7>();
+      }
     }
+    tile_save<0>(dots), tile_save<1>(dots + 256);
+    if (kRows == 2) tile_save<2>(dots + 512), tile_save<3>(dots + 768);
   }
 
   void prefetch_next() {
-    if (fetch_ < fetch_end_) prefetch(fetch_);
-    fetch_ += 64;
+    const uint8_t* end = fetch_ + fetch_bytes_ < fetch_end_ ? fetch_ + fetch_bytes_ : fetch_end_;
+    for (; fetch_ < end; fetch_ += 64) prefetch(fetch_);
   }
 
-  // Rows [kBegin, kEnd) of a waiting tile.
-  template <Scales kScales, int kBegin, int kEnd>
-  [[gnu::always_inline]] static inline void scale_rows(const Waiting& waiting, int tile) {
-    if (kBegin == kEnd) return;
-    const int32_t* dots = waiting.dots + tile * 256;
-    float* acc = waiting.acc + (tile / 2 * 4 + tile % 2) * 256;
-    const float *scale = waiting.scale + tile / 2 * 16, *factor = waiting.factor + tile / 2 * 16;
-    const f32x16 d = kScales == Scales::kColumn ? zero() : load(waiting.d + tile % 2 * 16);
-    const f32x16 o = kScales == Scales::kOffset ? load(waiting.o + tile % 2 * 16) : zero();
-#pragma GCC unroll 16
-    for (int r = kBegin; r < kEnd; ++r) {
-      const f32x16 dot = to_f32(load_i32(dots + r * 16)), sum = load(acc + r * 16);
-      if (kScales == Scales::kColumn) {
-        store(acc + r * 16, fma(dot, set1(scale[r]), sum));
-        continue;
+  // Eight rows of a tile, through all pieces of the batch: part 4 t + 2 c + h has rows 8 h of row tile t, columns 16 c.
+  template <Scales kScales>
+  [[gnu::always_inline]] inline void scale(const Batch& batch, int64_t part, int64_t next) {
+    const int64_t tile = part >> 2, row = (part & 1) * 8, at = part * 128 + tile * 512, stride = a_.x_row_bytes;
+    const int32_t* dots = work_.dots[0] + part * 128;
+    const uint8_t* scale = batch.scale + row * stride + tile * next;
+    const float* factor = batch.factor + tile * a_.pieces.count * 16 + row;
+    const float* d = batch.d + (part >> 1 & 1) * 16;
+    f32x16 sum[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) sum[r] = load(batch.from + at + r * 16);
+    for (int64_t p = batch.pieces; p > 0; --p) {
+      const f32x16 columns = kScales == Scales::kColumn ? zero() : load(d);
+      const f32x16 offsets = kScales == Scales::kOffset ? load(d + kPanel) : zero();
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) {
+        const f32x16 dot = to_f32(load_i32(dots + r * 16)), rows = set1(float_at(scale + r * stride));
+        sum[r] = kScales == Scales::kColumn ? fma(dot, rows, sum[r]) : fma(mul(dot, rows), columns, sum[r]);
+        if (kScales == Scales::kOffset) sum[r] = fma(set1(factor[r]), offsets, sum[r]);
       }
-      const f32x16 scaled = fma(mul(dot, set1(scale[r])), d, sum);
-      store(acc + r * 16, kScales == Scales::kOffset ? fma(set1(factor[r]), o, scaled) : scaled);
+      dots += 1024, scale += 4, factor += 16, d += kScales == Scales::kOffset ? 2 * kPanel : kPanel;
     }
+    if (batch.plus != nullptr) {
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) sum[r] = add(load(batch.plus + at + r * 16), sum[r]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) store(batch.to + at + r * 16, sum[r]);
   }
 
   const Output& out_;
@@ -256,10 +263,10 @@ class AmxRows {
   Work& work_;
   uint8_t* const weights_;     // [steps][4 tiles of 16 columns][16 quads][16][4]
   float* const group_scales_;  // int4: [pieces][d, o][64]
-  float *const row_scale_, *const row_factor_;
-  int32_t* const step_;  // where a piece's steps begin
+  float* const row_factor_;    // int4: [tiles][pieces][16]
+  int32_t* const step_;        // where a piece's steps begin
   const uint8_t *fetch_ = nullptr, *fetch_end_ = nullptr;
-  int64_t fetch_lines_ = 0;
+  int64_t fetch_bytes_ = 0;
 };
 
 }  // namespace

@@ -131,8 +131,8 @@ def test_mutants_are_caught(isa: str, rows: int) -> None:
     expected = reference(p)
     assert same_bits(run(p, isa), expected)
     for name, mutant in mutants(p).items():
-        if isa == "avx2" and name.startswith("correction"):
-            continue  # its weights are signed: no correction is read
+        if name.startswith("correction") and (isa == "avx2" or (isa == "amx" and rows >= 16)):
+            continue  # the weights there are signed: no correction is read
         assert not same_bits(run(mutant, isa), expected), name
 
 
