@@ -20,8 +20,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from taut.checkpoint import strict_json
-from taut.checkpoint.files import safe_path
+from taut.checkpoint import receipt_file
 from taut.engine.batch import Part, concatenate
 from taut.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from taut.engine.runtime import short_switches
@@ -41,7 +40,6 @@ from taut.scheduler.request import (
 from taut.units import counted, show_bytes
 
 EMBED_WINDOW = 256  # texts in flight at once: a long list must not fill the queue
-RECEIPT, MAX_RECEIPT_BYTES = "receipt.json", 32 << 20  # of an artefact
 Floats = NDArray[np.float32]
 Messages = Sequence[Mapping[str, Any]]
 
@@ -86,9 +84,13 @@ class Model:
     def receipt(self) -> dict[str, Any] | None:
         """An artefact's receipt (compress/receipt.py); None for a model that was not loaded from one."""
         checkpoint = self._loaded.checkpoint
-        if checkpoint.quantization is None or checkpoint.folder is None or not (checkpoint.folder / RECEIPT).exists():
+        if (
+            checkpoint.quantization is None
+            or checkpoint.folder is None
+            or not (checkpoint.folder / receipt_file.RECEIPT).exists()
+        ):
             return None
-        return strict_json.load_object(safe_path(checkpoint.folder, RECEIPT), name=RECEIPT, max_bytes=MAX_RECEIPT_BYTES)
+        return receipt_file.read(checkpoint.folder)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """The token ids of a conversation with the model's chat template, up to where the assistant speaks."""

@@ -14,6 +14,7 @@ from taut.errors import UsageError
 from taut.units import show_bytes
 
 Report = Callable[[str, int, int], None]
+MIN_WIDTH = 60  # of tables: a narrower terminal wraps their lines, which is easier to read than columns of one letter
 
 
 def read_stdin() -> str:
@@ -101,7 +102,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(name, justify="right" if number and header else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # plain text: names may look like markup
-    Console().print(table)
+    console = Console()
+    console.print(table, width=max(console.width, MIN_WIDTH))
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

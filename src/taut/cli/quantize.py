@@ -80,6 +80,8 @@ def print_receipt(receipt: dict[str, Any]) -> None:
         print(f"ranges of static inputs: {receipt['observer']}")
     for warning in (calibration or {}).get("warnings", ()):
         print_note(f"warning: {warning}")
+    for warning in receipt["warnings"]:
+        print_note(f"warning: {warning}")
     if fallen := receipt["fallbacks"]["layers"]:
         print_note(
             f"warning: {counted(len(fallen), 'layer')} could not be {receipt['recipe']['scheme']}: {', '.join(fallen[:4])} …"

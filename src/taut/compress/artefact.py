@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from taut import api
-from taut.api import MAX_RECEIPT_BYTES, RECEIPT
-from taut.checkpoint import strict_json
-from taut.errors import ModelFormatError, ModelNotFoundError
+from taut.checkpoint import receipt_file
+from taut.checkpoint.receipt_file import RECEIPT
+from taut.errors import CompressionError, ModelNotFoundError
 
 GOLDEN = "golden.npz"
 
@@ -40,11 +40,14 @@ def open_artefact(where: str | Path) -> Artefact:
         raise ModelNotFoundError(
             f"{str(where)!r} is no artefact: it has no {RECEIPT}; make one with: taut quantize MODEL {str(where)!r}"
         )
-    receipt = strict_json.load_object(path / RECEIPT, name=RECEIPT, max_bytes=MAX_RECEIPT_BYTES)
-    if not isinstance(receipt.get("layers"), list) or not isinstance(receipt.get("files"), dict):
-        raise ModelFormatError("has no layers or no files; the receipt is damaged", file=RECEIPT)
-    return Artefact(path, receipt)
+    return Artefact(path, receipt_file.read(path))
 
 
 def write_receipt(folder: Path, receipt: dict[str, Any]) -> None:
-    (folder / RECEIPT).write_text(json.dumps(receipt, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    try:
+        text = json.dumps(receipt, indent=1, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise CompressionError(
+            "a figure of the receipt is not finite: the model's answers overflow; check the checkpoint"
+        ) from None
+    (folder / RECEIPT).write_text(text + "\n", "utf-8")

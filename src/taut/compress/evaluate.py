@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from taut import api
+from taut.checkpoint.receipt_file import RECEIPT
 from taut.compress.evaluation import Contender, Evaluation, Judgement, MetricPair
 from taut.compress.judge import check_pair, judge_decoder, judge_encoder
 from taut.errors import TautError, UsageError
@@ -103,7 +104,7 @@ def load_reference(ref: str, model: api.Model, progress: Progress | None = None)
     """`ref` in fp32 (an artefact as what it is), on as many threads and for sequences as long as `model`."""
     config = model.loaded.config
     longest = model.context_len if model.kind == "decoder" else None
-    precision = None if (Path(ref) / api.RECEIPT).is_file() else "fp32"
+    precision = None if (Path(ref) / RECEIPT).is_file() else "fp32"
     return api.load(
         ref, precision=precision, threads=config.threads, executor=config.executor, max_context=longest, progress=progress
     )
@@ -141,7 +142,7 @@ def _number_of(metric: Metric, name: str, model: api.Model) -> float:
         value: Any = metric(model)
     except TautError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"the metric {name} failed on {which}: {type(error).__name__}: {error}") from error
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):

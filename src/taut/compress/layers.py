@@ -151,3 +151,22 @@ def _check_fallbacks(found: Iterable[Layer], recipe: Recipe) -> None:
 def fallbacks(layers: Iterable[Layer]) -> list[Layer]:
     """Those that do not get what they were to have because it does not fit them; not those that a rule exempts on purpose."""
     return [layer for layer in layers if layer.reason.endswith("no whole groups of " + layer.asked)]
+
+
+def idle_choices(recipe: Recipe, layers: Iterable[Layer], kind: str, *, idle_calibration: bool) -> list[str]:
+    """What the recipe chooses that has nothing to act on, said so that nobody takes it for done."""
+    formats = [SCHEMES[layer.scheme] for layer in layers]
+    found = []
+    if recipe.observer != "auto" and all(format_.inputs != "static" for format_ in formats):
+        found.append(f"observer {recipe.observer} had no effect: no layer has static inputs, as those of int8-static")
+    if recipe.symmetric and all(format_.weight != "int4" for format_ in formats):
+        found.append("symmetric had no effect: no layer has weights of four bits")
+    if recipe.algorithm == "smoothquant" and all(format_.inputs == "float" for format_ in formats):
+        found.append("smoothquant had no effect: no layer has quantized inputs")
+    if recipe.algorithm == "imatrix" and all(format_.weight in ("f32", "f16", "bf16") for format_ in formats):
+        found.append("imatrix had no effect: no layer has quantized weights")
+    if recipe.kv is not None and kind != "decoder":
+        found.append(f"kv {recipe.kv} had no effect: an {kind} has no KV cache")
+    if idle_calibration:
+        found.append(f"the calibration text was not read: {recipe.chosen_algorithm} with these schemes needs none")
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,16 +23,17 @@ from taut import api, models
 from taut import checkpoint as checkpoints
 from taut.checkpoint import Checkpoint
 from taut.checkpoint.quantized import SMOOTH, Quantization, StoredLayer
-from taut.compress import files, golden, receipt, smoothing, static_ranges
+from taut.compress import files, golden, receipt, smoothing, static_ranges, tensor_file
 from taut.compress.artefact import Artefact, write_receipt
 from taut.compress.audit import audited
 from taut.compress.calibrate import calibrate, opened
 from taut.compress.calibration import Calibration
-from taut.compress.layers import Layer, layers_of
+from taut.compress.layers import Layer, idle_choices, layers_of
 from taut.compress.recipe import Recipe
 from taut.compress.tensor_file import Entry, TensorFile
 from taut.compress.text import read_calibration
 from taut.compress.weights import entries, packed
+from taut.compress.workplace import check_free, growing, make_folder
 from taut.errors import CompressionError, UsageError
 from taut.loading import Progress
 from taut.models import BuiltModel
@@ -74,8 +75,7 @@ def quantize(
     Raises UsageError, ModelError, CompressionError; what was written stays for the next try.
     """
     place = Path(out)
-    if place.exists() or place.is_symlink():
-        raise UsageError(f"{str(out)!r} is there already; give the name of a new folder, or remove it")
+    check_free(place)
     with checkpoints.open(ref) as checkpoint:
         if checkpoint.quantization is not None:
             raise UsageError(
@@ -85,22 +85,13 @@ def quantize(
         built = models.build(checkpoint)
         chosen = settings or Settings()
         layers = audited(ref, layers_of(built, recipe), chosen.threads)
-        found = calibration
-        if not isinstance(found, Calibration):
-            found = _calibrated(ref, found, chosen, progress) if _needs_calibration(recipe, layers) else None
-        work = place.with_name(place.name + ".partial")
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot write {str(work)!r}: {error.strerror}; give a folder that may be written") from None
-        job = _Job(ref, checkpoint, built, recipe, layers, found, work, chosen)
-        stated = job.run(progress)
-    try:
-        os.rename(work, place)
-    except OSError as error:
-        raise CompressionError(
-            f"cannot move {str(work)!r} to {str(place)!r}: {error.strerror}; it is complete: move it by hand"
-        ) from None
+        needs = _needs_calibration(recipe, layers)
+        warnings = idle_choices(recipe, layers, built.kind, idle_calibration=calibration is not None and not needs)
+        with growing(place) as work:
+            found = calibration
+            if not isinstance(found, Calibration):
+                found = _calibrated(ref, found, chosen, progress) if needs else None
+            stated = _Job(ref, checkpoint, built, recipe, layers, found, work, chosen, warnings).run(progress)
     return Artefact(place, stated)
 
 
@@ -109,6 +100,8 @@ def _needs_calibration(recipe: Recipe, layers: list[Layer]) -> bool:
 
 
 def _calibrated(ref: str, given: Samples | str | None, settings: Settings, progress: Progress | None) -> Calibration:
+    if settings.stats_cache is not None:
+        make_folder(settings.stats_cache)
     with opened(ref, settings.threads) as model:
         texts: Any = given
         if given is None:
@@ -130,12 +123,14 @@ class _Job:
     calibration: Calibration | None
     work: Path
     settings: Settings
+    warnings: Sequence[str]
 
     def run(self, progress: Progress | None) -> dict[str, Any]:
         smooth = self._smoothing(progress)
         observer = "minmax" if self.recipe.observer == "auto" else self.recipe.observer
         static = static_ranges.of(self.layers, self.calibration, observer, smooth)
         made = self._write_weights(smooth, static, progress)
+        self._clear()
         self._write_config(static, smooth)
         files.write_text_files(self.work, self.checkpoint)
         tried: dict[str, Any] = {}
@@ -148,17 +143,31 @@ class _Job:
             ids, values = golden.answer(model)
         finally:
             model.close()
+        if not np.isfinite(values).all():
+            raise CompressionError(
+                f"{self.checkpoint.name} as {self.recipe.scheme} answers a plain text with values that are not finite: its weights or "
+                "activations overflow; check the checkpoint, and that the model itself answers"
+            )
         golden.write(self.work, ids, values)
         quality = self._quality(options, progress)
         facts = receipt.Facts(
             self.checkpoint, self.built.family, self.recipe, self.layers, self.calibration, smooth.alphas, static, made,
-            observer if static else None, tried, quality,
+            observer if static else None, tried, quality, self.warnings,
         )  # fmt: skip
         TensorFile.forget(self.work / MODEL_FILE)
         (self.work / FACTS_FILE).unlink(missing_ok=True)
         stated = receipt.make(facts, self.work)
         write_receipt(self.work, stated)
         return stated
+
+    def _clear(self) -> None:
+        """Removes what an interrupted run of another command left."""
+        kept = {self.work / MODEL_FILE, self.work / FACTS_FILE, tensor_file.journal(self.work / MODEL_FILE)}
+        for path in self.work.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path not in kept:
+                path.unlink()
 
     def _quality(self, options: Mapping[str, Any], progress: Progress | None) -> dict[str, Any] | None:
         """Of the artefact against the model that it is made from; None where nothing is to be measured."""

@@ -7,21 +7,25 @@ calibration           digest, tokens, warnings
 smoothing             by norm: the migration strength that was found best
 bytes, fallbacks      of the weights; layers that could not be what the recipe says, and rows that left a calibrated range
 quality               against the model itself in fp32 on held-out text (quality/)
+warnings              what was asked for and had no effect
 files                 SHA-256 of every file of the artefact
+digest                SHA-256 of all that stands above
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import taut
 from taut import api
-from taut.api import RECEIPT
 from taut.checkpoint import Checkpoint
+from taut.checkpoint.receipt_file import DIGEST, RECEIPT, VERSION
+from taut.checkpoint.receipt_file import digest_of as own_digest
 from taut.compress import evaluate
 from taut.compress.calibration import Calibration
 from taut.compress.layers import Layer, fallbacks
@@ -29,7 +33,6 @@ from taut.compress.recipe import Recipe
 from taut.loading import Progress
 from taut.quant.schemes.static import Calibrated
 
-VERSION = 1
 TP_DEGREES = (2, 4, 8)
 SENTENCES_PER_WINDOW = 100
 Metric = Callable[[api.Model], float]
@@ -55,6 +58,7 @@ class Facts:
     observer: str | None
     tried: Mapping[str, float]
     quality: dict[str, Any] | None
+    warnings: Sequence[str]
 
 
 def measure(
@@ -83,7 +87,7 @@ def make(facts: Facts, folder: Path) -> dict[str, Any]:
     """The receipt of the artefact in `folder`, whose other files are complete."""
     stated = [_layer(layer, facts.made[layer.name], facts.static.get(layer.name)) for layer in facts.layers]
     checkpoint, calibration, recipe = facts.checkpoint, facts.calibration, facts.recipe
-    return {
+    receipt: dict[str, Any] = {
         "version": VERSION,
         "taut": taut.__version__,
         "made_from": {"ref": checkpoint.ref, "name": checkpoint.name, "digest": digest_of(checkpoint), "family": facts.family},
@@ -102,8 +106,10 @@ def make(facts: Facts, folder: Path) -> dict[str, Any]:
         "smoothing": dict(facts.alphas),
         "tp_ok": {str(degree): all(degree in layer.tp for layer in facts.layers) for degree in TP_DEGREES},
         "quality": facts.quality,
+        "warnings": list(facts.warnings),
         "files": digests(folder),
     }
+    return {**receipt, DIGEST: own_digest(json.loads(json.dumps(receipt)))}
 
 
 def _layer(layer: Layer, made: Mapping[str, Any], static: Calibrated | None) -> dict[str, Any]:

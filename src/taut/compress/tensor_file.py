@@ -30,7 +30,7 @@ class TensorFile:
 
     def __init__(self, path: Path, entries: Sequence[Entry], tag: str) -> None:
         self._path, self._entries = path, list(entries)
-        self._journal = _journal(path)
+        self._journal = journal(path)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         offset, self._ends = 0, [0]
         for name, dtype, shape in entries:
@@ -77,7 +77,7 @@ class TensorFile:
     @staticmethod
     def forget(path: Path) -> None:
         """Remove the note of what is complete: nobody will go on with the file."""
-        _journal(path).unlink(missing_ok=True)
+        journal(path).unlink(missing_ok=True)
 
     def __enter__(self) -> TensorFile:
         return self
@@ -103,5 +103,5 @@ class TensorFile:
         return int(done) if same and enough and 0 <= done <= len(self._entries) else 0
 
 
-def _journal(path: Path) -> Path:
+def journal(path: Path) -> Path:
     return path.with_name(path.name + ".done")

@@ -11,7 +11,7 @@ from taut import api
 from taut import checkpoint as checkpoints
 from taut.compress import golden, receipt
 from taut.compress.artefact import Artefact, open_artefact
-from taut.errors import TautError
+from taut.errors import ModelFormatError, TautError
 from taut.loading import Progress
 from taut.quant.formats import SCHEMES
 
@@ -29,8 +29,11 @@ class Check:
 
 def verify(where: str | Path, *, threads: int | None = None, progress: Progress | None = None) -> list[Check]:
     """Every check of the artefact, in order; the later ones are left out where an earlier one makes them impossible."""
-    artefact = open_artefact(where)
-    found = [_files(artefact)]
+    try:
+        artefact = open_artefact(where)
+    except ModelFormatError as error:
+        return [Check("receipt", False, str(error))]
+    found = [Check("receipt", True, "complete, and has its own digest"), _files(artefact)]
     for check in _rest(artefact, threads, progress):
         found.append(check)
     return found

@@ -21,6 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taut.compress.export.model import Exported, Model
+from taut.compress.workplace import check_free, failures_told
 from taut.errors import UsageError
 
 TARGETS = ("compressed-tensors", "gguf")
@@ -35,8 +36,7 @@ def write(model: Model, out: Path, to: str = "compressed-tensors", *, naive: boo
     """
     if to not in TARGETS:
         raise UsageError(f"cannot export to {to!r}; accepted are {', '.join(TARGETS)}")
-    if out.exists():
-        raise UsageError(f"{out} exists already; name a new {'file' if to == 'gguf' else 'folder'}")
+    check_free(out)
     if static := sorted(name for name, scheme in model.schemes.items() if scheme == "int8-static"):
         raise UsageError(
             f"int8-static ({static[0]} and {len(static) - 1} others) cannot be exported: its inputs fall back to their own scale where they "
@@ -45,7 +45,9 @@ def write(model: Model, out: Path, to: str = "compressed-tensors", *, naive: boo
     if to == "gguf":
         from taut.compress.export import gguf_file  # and with it the gguf package
 
-        return gguf_file.write(model, out)
+        with failures_told(out, "nothing is left of it"):
+            return gguf_file.write(model, out)
     from taut.compress.export import compressed_tensors
 
-    return compressed_tensors.write(model, out, naive=naive)
+    with failures_told(out, "nothing is left of it"):
+        return compressed_tensors.write(model, out, naive=naive)

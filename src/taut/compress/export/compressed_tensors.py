@@ -97,7 +97,9 @@ def write(model: Model, out: Path, *, naive: bool = False) -> Exported:
     try:
         _copy_texts(model.folder, building)
         safetensors_file.write(building / "model.safetensors", specs, read)
-        config = {**model.config, "quantization_config": quantization_config(model, layouts)}
+        config = dict(model.config)
+        if layouts:  # else it is a plain model, which every reader takes
+            config["quantization_config"] = quantization_config(model, layouts)
         if any(dtype == np.float32 for name, (dtype, _) in specs.items() if not name.endswith("_scale")):
             config.update(dtype="float32", torch_dtype="float32")
         (building / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
@@ -105,7 +107,8 @@ def write(model: Model, out: Path, *, naive: bool = False) -> Exported:
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return Exported(out, dict(Counter(layout.format for layout in layouts.values())), widened)
+    floats = Counter(_shown(weight) for name, weight in model.weights.items() if name not in layouts)
+    return Exported(out, dict(Counter(layout.format for layout in layouts.values()) or floats), widened)
 
 
 def quantization_config(model: Model, layouts: dict[str, Layout]) -> dict[str, Any]:
@@ -213,6 +216,10 @@ def _tensors(name: str, weight: Weight, layout: Layout | None) -> dict[str, NDAr
     return {f"{stem}.weight_packed": pack(codes, layout.bits), f"{stem}.weight_scale": scale, f"{stem}.weight_shape": shape}
 
 
+def _shown(weight: Weight) -> str:
+    return str(weight.dtype) if isinstance(weight, np.ndarray) else "float32"
+
+
 def _shape(weight: Weight) -> tuple[int, ...]:
     if isinstance(weight, np.ndarray):
         return weight.shape
@@ -224,10 +231,12 @@ def _module(name: str) -> str:
 
 
 def _copy_texts(folder: Path | None, out: Path) -> None:
-    """Every text file but config.json and weights' indices."""
-    for path in sorted(folder.iterdir()) if folder is not None else ():
-        if path.suffix in _TEXTS and path.name not in ("config.json", "receipt.json") and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, out / path.name)
+    """Every text file but config.json and weights' indices; those of sentence transformers' modules are in folders."""
+    for path in sorted(folder.rglob("*")) if folder is not None else ():
+        name = path.relative_to(folder).as_posix() if folder is not None else ""
+        if path.suffix in _TEXTS and name not in ("config.json", "receipt.json") and not name.endswith(".index.json"):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, out / name)
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def write(model: Model, out: Path) -> Exported:
         writer.close()
         building.rename(out)
     except BaseException:
-        writer.close()
+        with suppress(OSError):  # what could not be written cannot be closed either
+            writer.close()
         building.unlink(missing_ok=True)
         raise
     return Exported(out, dict(counts))
