@@ -37,18 +37,19 @@ def growing(place: Path) -> Iterator[Path]:
     handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _lock(handle, work)
-        with failures_told(work, "what was written stays: the same command goes on from there"):
-            yield work
+        try:
+            with failures_told(work, "what was written stays: the same command goes on from there"):
+                yield work
+        except BaseException:
+            with contextlib.suppress(OSError):
+                work.rmdir()
+            raise
         try:
             os.rename(work, place)
         except OSError as error:
             raise CompressionError(
                 f"cannot move {str(work)!r} to {str(place)!r}: {error.strerror}; it is complete: move it by hand"
             ) from None
-    except BaseException:
-        with contextlib.suppress(OSError):
-            work.rmdir()
-        raise
     finally:
         os.close(handle)
 
