@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "program.h"
+#include "step_args.h"
 
 namespace taut {
 namespace {
@@ -252,7 +253,7 @@ class AttentionFullOp : public Op {
     args_.head_dim = static_cast<int32_t>(s.i("head_dim"));
     args_.scale = s.f("scale");
     args_.chunk_tiles = chunk_tiles_of(s);
-    args_.bf16 = s.i("bf16") != 0;
+    args_.products = products_of(s);
     args_.limit = s.f("score_limit", 0);
     need(args_.kv_heads > 0 && args_.heads % args_.kv_heads == 0, s, "query heads do not share key heads evenly");
     need(q_.features == int64_t{args_.heads} * args_.head_dim && k_.features == int64_t{args_.kv_heads} * args_.head_dim &&

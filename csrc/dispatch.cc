@@ -96,10 +96,11 @@ Cpu detect() {
   cpu.avx512 = kEmulatesAvx512 || avx512;
   cpu.avx512bf16 = kEmulatesBf16 ? cpu.avx2 : avx512 && has(a71, {kBf16});
   cpu.fast_bf16 = kEmulatesBf16 || made_by_amd();
-  constexpr int kTiles = 24, kTilesInt8 = 25;  // leaf 7 edx
+  constexpr int kTilesBf16 = 22, kTiles = 24, kTilesInt8 = 25;  // leaf 7 edx
   constexpr uint64_t kTileState = 0x60000;
   cpu.amx =
-      cpu.avx512 && (kEmulatesAmx || (has(d7, {kTiles, kTilesInt8}) && (state & kTileState) == kTileState && may_use_tiles()));
+      cpu.avx512 &&
+      (kEmulatesAmx || (has(d7, {kTilesBf16, kTiles, kTilesInt8}) && (state & kTileState) == kTileState && may_use_tiles()));
   return cpu;
 }
 #else

@@ -151,6 +151,9 @@ struct AttentionWork {
   int64_t kv_head = 0, token_begin = 0, token_end = 0;
 };
 
+// Products of attention: fp32; bf16 in pairs, as AVX512_BF16 (attention_tile.h); bf16 in blocks of 32, as AMX (attention_blocks.h).
+enum class Products : int32_t { kF32 = 0, kPairs = 1, kBlocks = 2 };
+
 // Bidirectional attention inside one sequence, over float keys and values.
 struct AttentionFull {
   Rows<const float> q, k, v;
@@ -158,7 +161,7 @@ struct AttentionFull {
   int64_t chunk_tiles = 0;
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
-  bool bf16 = false;
+  Products products = Products::kF32;
   float limit = 0;
   int64_t* beyond = nullptr;
 };

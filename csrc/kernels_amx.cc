@@ -1,4 +1,4 @@
-// The kernels of AMX: AVX-512's, but for the integer products of many rows and their peak, which CMakeLists.txt compiles once more for it.
+// The kernels of AMX: AVX-512's, but for the integer products of many rows, their peak and encoders' attention, which CMakeLists.txt compiles once more for it.
 #include "kernels.h"
 
 namespace taut::amx {
@@ -8,6 +8,8 @@ void linear_q4(const LinearQ8& a, int64_t row_begin, int64_t row_end, int64_t pa
 int64_t linear_q8_scratch(int64_t k, int64_t pieces);
 int64_t linear_q4_scratch(int64_t k, int64_t pieces);
 int64_t peak_int8(int64_t rounds);
+void attention_full(const AttentionFull& a, int64_t seq_begin, int64_t seq_end, int64_t kv_head, int64_t token_begin,
+                    int64_t token_end, float* scratch);
 
 const KernelTable& table() {
   static const KernelTable kTable = [] {
@@ -19,6 +21,7 @@ const KernelTable& table() {
     t.linear_q8_scratch = linear_q8_scratch;
     t.linear_q4_scratch = linear_q4_scratch;
     t.peak_int8 = peak_int8;
+    t.attention_full = attention_full;
     return t;
   }();
   return kTable;

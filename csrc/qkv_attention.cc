@@ -43,6 +43,7 @@ class QkvAttentionOp : public Op {
     attention_.head_dim = static_cast<int32_t>(head_dim);
     attention_.scale = s.f("scale");
     attention_.limit = s.f("score_limit", 0);
+    attention_.products = products_of(s);
   }
 
   void run(const Run& run) const override {

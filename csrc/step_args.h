@@ -26,6 +26,11 @@ inline const Operand& output(const StepSpec& step, size_t index) {
   return step.outputs[index];
 }
 
+// The arithmetic of bidirectional attention.
+inline Products products_of(const StepSpec& step) {
+  return step.i("blocks") != 0 ? Products::kBlocks : step.i("bf16") != 0 ? Products::kPairs : Products::kF32;
+}
+
 // How a quantized value is laid out; owns the lists that the kernels point into.
 struct QuantizedLayout {
   std::vector<int32_t> begin, group;

@@ -169,7 +169,7 @@ TAUT_FN void attend_one(const Attention& p, const AttentionWork& w, int64_t chun
 }  // namespace
 
 int64_t attention_scratch(int64_t head_dim, int64_t rows, int64_t tiles) {
-  return state_floats(head_dim, rows) + tiles * kTileKeys * rows + 64;
+  return state_floats(head_dim, rows) + tiles * kTileKeys * rows + 16 * kTileKeys;  // the last rows are whole tiles of AMX
 }
 
 int64_t attention_partial(int64_t head_dim, int64_t rows) { return sums_floats(head_dim, rows); }

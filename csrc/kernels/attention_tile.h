@@ -59,7 +59,7 @@ struct AttentionState {
 // Floats of scratch without the scores, which come last: tiles * 32 * rows.
 TAUT_FN int64_t state_floats(int64_t head_dim, int64_t rows) {
   return rows * round_up(head_dim, kChunk) + 2 * sums_floats(head_dim, rows) +
-         kTileKeys * (round_up(head_dim, 4) + kValueTiles * round_up(head_dim, 16)) + 16 * rows;
+         kTileKeys * (round_up(head_dim, 16) + kValueTiles * round_up(head_dim, 16)) + 16 * rows;
 }
 
 // `joined` gets a place of its own beside s.sums.
@@ -74,7 +74,7 @@ TAUT_FN AttentionState make_state(float* scratch, int64_t head_dim, int64_t rows
   next += sums_floats(head_dim, rows);
   joined = sums_at(next, head_dim, rows);
   s.keys = next + sums_floats(head_dim, rows);
-  s.values = s.keys + kTileKeys * round_up(head_dim, 4);
+  s.values = s.keys + kTileKeys * round_up(head_dim, 16);
   s.lanes = s.values + kValueTiles * kTileKeys * s.padded;
   s.scores = s.lanes + 16 * rows;
   return s;

@@ -1,10 +1,7 @@
-// AMX: eight tiles of up to 16 rows x 64 bytes, and the int8 product of two of them. Emulated by plain loops under TAUT_EMULATE_AMX.
+// AMX: eight tiles of up to 16 rows x 64 bytes, and the int8 and bf16 products of two of them. Emulated by plain loops under TAUT_EMULATE_AMX.
 #pragma once
 #include <cstdint>
 #include <cstring>
-#if !defined(TAUT_EMULATE_AMX)
-#include <immintrin.h>
-#endif
 
 namespace taut::TAUT_ISA_NS {
 namespace {
@@ -29,8 +26,8 @@ void tile_load(const void* from, int64_t stride) {
   for (int r = 0; r < 16; ++r) std::memcpy(emulated.value[T] + 64 * r, static_cast<const uint8_t*>(from) + r * stride, 64);
 }
 template <int T>
-void tile_save(void* to) {
-  std::memcpy(to, emulated.value[T], kTileBytes);
+void tile_save(void* to, int64_t stride = 64) {
+  for (int r = 0; r < 16; ++r) std::memcpy(static_cast<uint8_t*>(to) + r * stride, emulated.value[T] + 64 * r, 64);
 }
 template <int C, int A, int B>
 void tile_dot() {
@@ -39,6 +36,32 @@ void tile_dot() {
   for (int m = 0; m < 16; ++m) {
     for (int n = 0; n < 16; ++n) {
       for (int k = 0; k < 64; ++k) sums[m][n] += emulated.value[A][m * 64 + k] * emulated.value[B][k / 4 * 64 + n * 4 + k % 4];
+    }
+  }
+  std::memcpy(emulated.value[C], sums, kTileBytes);
+}
+
+template <int C, int A, int B>
+void tile_dot_bf16() {
+  const auto wide = [](const int8_t* at) {
+    uint16_t bits;
+    std::memcpy(&bits, at, 2);
+    const uint32_t word = uint32_t(bits) << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return __builtin_fabsf(value) < 0x1p-126f ? __builtin_copysignf(0.0f, value) : value;
+  };
+  const auto flushed = [](float a) { return __builtin_fabsf(a) < 0x1p-126f ? __builtin_copysignf(0.0f, a) : a; };
+  float sums[16][16];
+  std::memcpy(sums, emulated.value[C], kTileBytes);
+  for (int m = 0; m < 16; ++m) {
+    for (int n = 0; n < 16; ++n) {
+      float half[2] = {0, 0};
+      for (int k = 0; k < 32; ++k) {
+        const float a = wide(emulated.value[A] + m * 64 + 2 * k), b = wide(emulated.value[B] + k / 2 * 64 + n * 4 + k % 2 * 2);
+        half[k % 2] = flushed(__builtin_fmaf(a, b, half[k % 2]));
+      }
+      sums[m][n] = flushed(flushed(sums[m][n]) + flushed(half[0] + half[1]));
     }
   }
   std::memcpy(emulated.value[C], sums, kTileBytes);
@@ -54,9 +77,9 @@ inline void tiles_begin() {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } const all;
-  _tile_loadconfig(&all);
+  asm volatile("ldtilecfg %0" : : "m"(all));  // GCC's _tile_loadconfig says that it reads eight bytes, so the others might go
 }
-inline void tiles_end() { _tile_release(); }
+inline void tiles_end() { asm volatile("tilerelease"); }
 
 // The tile is part of the instruction.
 template <int T>
@@ -68,13 +91,19 @@ template <int T>
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T) : "memory");
 }
 template <int T>
-[[gnu::always_inline]] inline void tile_save(void* to) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(int64_t{64}), "i"(T) : "memory");
+[[gnu::always_inline]] inline void tile_save(void* to, int64_t stride = 64) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(T) : "memory");
 }
 // C (int32) += A (signed, rows x 64) times B (signed, [16 quads][16 columns][4]).
 template <int C, int A, int B>
 [[gnu::always_inline]] inline void tile_dot() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
+
+// C (fp32) += A (bf16, rows x 32) times B (bf16, [16 pairs][16 columns][2]).
+template <int C, int A, int B>
+[[gnu::always_inline]] inline void tile_dot_bf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 
 #endif

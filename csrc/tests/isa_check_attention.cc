@@ -144,19 +144,19 @@ void attention_case(Check& check, const AttentionCase& c, uint64_t seed) {
 }
 
 void full_case(Check& check, int kv_heads, int group, int d, int tokens, Values values, int chunk_tiles, uint64_t seed,
-               bool bf16 = false) {
+               Products products = Products::kF32) {
   Random random(seed);
   const int heads = kv_heads * group, begin = 3;
   Floats q(begin + tokens, heads * d, random, values, 5), k(begin + tokens, kv_heads * d, random, values, 1);
   Floats v(begin + tokens, kv_heads * d, random, values == Values::kUnit ? values : Values::kWide, 2);
-  check.same(text("attention_full kv heads %d group %d head_dim %d tokens %d values %d chunks of %d bf16 %d", kv_heads, group,
-                  d, tokens, int(values), chunk_tiles, bf16),
+  check.same(text("attention_full kv heads %d group %d head_dim %d tokens %d values %d chunks of %d products %d", kv_heads,
+                  group, d, tokens, int(values), chunk_tiles, int(products)),
              [&](const KernelTable& kernels) {
                Floats o(begin + tokens, heads * d, 3);
                AttentionFull a;
                a.q = q.in(), a.k = k.in(), a.v = v.in(), a.o = o.out();
                a.heads = heads, a.kv_heads = kv_heads, a.head_dim = d, a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
-               a.chunk_tiles = chunk_tiles, a.bf16 = bf16;
+               a.chunk_tiles = chunk_tiles, a.products = products;
                int64_t beyond = 0;
                a.limit = seed % 7 == 0 ? 0.25f : 0.0f, a.beyond = &beyond;
                const int limit = kCallRows / group > 0 ? kCallRows / group : 1;
@@ -255,7 +255,8 @@ void check_attention_full(Check& check) {
       for (const Values values : {Values::kUnit, Values::kWide, Values::kSpecial}) {
         full_case(check, kv_heads, group, head_dim, tokens, values, 16, ++seed);
         full_case(check, kv_heads, group, head_dim, tokens, values, 1, ++seed);
-        full_case(check, kv_heads, group, head_dim, tokens, values, 2, ++seed, true);
+        full_case(check, kv_heads, group, head_dim, tokens, values, 2, ++seed, Products::kPairs);
+        full_case(check, kv_heads, group, head_dim, tokens, values, 2, ++seed, Products::kBlocks);
       }
     }
   }

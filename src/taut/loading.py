@@ -20,7 +20,7 @@ from taut.engine.kv_cache import Format, KVLayout, KVPool, aligned_bytes
 from taut.errors import Float16RangeError, ModelFormatError, UsageError
 from taut.graph import Graph, Node
 from taut.kernels.attention import POLICIES
-from taut.kernels.table import BF16_BACKENDS, select
+from taut.kernels.table import BF16_BACKENDS, BLOCK_BACKENDS, select
 from taut.models import BuiltModel
 from taut.passes import split_norms
 from taut.passes.shift_bias import SHIFTED
@@ -292,8 +292,8 @@ def _machine(config: LoadConfig) -> tuple[Any, plan.Target]:
     from taut.engine.runtime import runtime
 
     machine = runtime(config.threads)
-    bf16 = machine.isa in BF16_BACKENDS and not config.exact
-    return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys, bf16)
+    bf16, blocks = (machine.isa in backends and not config.exact for backends in (BF16_BACKENDS, BLOCK_BACKENDS))
+    return machine, plan.Target(machine.isa, POLICIES[config.attention].softmax_keys, bf16, blocks)
 
 
 def _kv_layout(config: LoadConfig, checkpoint: Checkpoint, built: BuiltModel) -> KVLayout:

@@ -56,11 +56,12 @@ def plain(op: str, features: int, inputs: int = 1, **attrs: Any) -> Case:
     return Case(op, (features,) * inputs, ((features, "f32"),), (), attrs)
 
 
-def full(heads: int, kv_heads: int, head_dim: int, *, bf16: bool = False, **more: Any) -> Case:
+def full(heads: int, kv_heads: int, head_dim: int, *, products: str = "", **more: Any) -> Case:
+    """products: "bf16" or "blocks", which are those of bf16."""
     attrs = {**more, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "softmax_keys": 64}
     q, kv = heads * head_dim, kv_heads * head_dim
-    if bf16:  # one softmax: a chunk's own largest score would round its weights elsewhere
-        return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), {**attrs, "softmax_keys": 0, "bf16": True}, 83, 3e-4)
+    if products:  # one softmax: a chunk's own largest score would round its weights elsewhere
+        return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), {**attrs, "softmax_keys": 0, products: True}, 83, 3e-4)
     return Case("attention_full", (q, kv, kv), ((q, "f32"),), (), attrs, tokens=83)
 
 
@@ -124,9 +125,11 @@ FULL = (
     full(4, 2, 20),
     full(2, 1, 128),
     full(1, 1, 4),
-    full(3, 3, 64, bf16=True),
-    full(2, 1, 20, bf16=True),
-    full(1, 1, 7, bf16=True),
+    *(
+        full(*heads, products=products)
+        for heads in ((3, 3, 64), (2, 1, 20), (1, 1, 7), (2, 2, 80))
+        for products in ("bf16", "blocks")
+    ),
     full(4, 2, 20, score_limit=0.5),
 )
 CASES = (*LINEARS, *NORMS, *ELEMENTWISE, *FULL)

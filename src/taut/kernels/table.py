@@ -23,9 +23,12 @@ REQUIRES = {
     "avxvnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
     "avx512bf16": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
-    "amx": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "amx_int8"),
+    "amx": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"),
 }
 BF16_BACKENDS = ("avx512bf16",)  # whose dot products of bf16 are an instruction; others only imitate it, for tests
+BLOCK_BACKENDS = (
+    "amx",
+)  # whose products of bf16 are in blocks of 32 (csrc/kernels/attention_blocks.h); others imitate those too
 # (rows of the step, tile as rows x columns), first match from the left; the driver balances the tiles of a step.
 TILES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("linear_q8", "avx2"): (

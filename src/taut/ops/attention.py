@@ -25,9 +25,9 @@ def attend(q: Array, k: Array, v: Array, attrs: Attrs, visible: Array | None) ->
     """q (tokens, heads * head_dim), k and v (keys, kv_heads, head_dim), visible (tokens, keys) or None for all; float32 like q.
 
     attrs["score_limit"]: scores stay within it.
-    attrs["bf16"]: q (times the scale), k, v and the weights before their division are rounded to bfloat16."""
+    attrs["bf16"], attrs["blocks"]: q (times the scale), k, v and the weights before their division are rounded to bfloat16."""
     heads, kv_heads, head_dim = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
-    rounded = round_bf16 if attrs.get("bf16") else np.asarray
+    rounded = round_bf16 if attrs.get("bf16") or attrs.get("blocks") else np.asarray
     q3 = rounded(q * np.float32(attrs["scale"])).reshape(len(q), kv_heads, heads // kv_heads, head_dim).astype(np.float64)
     scores = np.einsum("tkgd,jkd->kgtj", q3, rounded(k).astype(np.float64))
     if limit := attrs.get("score_limit", 0):

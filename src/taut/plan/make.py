@@ -18,11 +18,13 @@ ALIGN = 64
 class Target:
     """What the plan is made for: the backend's name (an ISA, or "reference"), and the keys that a softmax is taken over at once
     (kernels/attention.py). bf16: where the precision is bf16, products are those of bf16, in linears and in attention; else weights of bf16
-    are widened and everything is computed in fp32."""
+    are widened and everything is computed in fp32. blocks: encoders' attention multiplies in bf16, in blocks of 32, unless the precision is
+    fp32."""
 
     backend: str = "reference"
     softmax_keys: int = POLICIES["auto"].softmax_keys
     bf16: bool = False
+    blocks: bool = False
 
 
 def make(graph: Graph, target: Target, precision: str) -> Plan:
@@ -46,6 +48,8 @@ def _step(node: Node, views: dict[str, View], target: Target, precision: str) ->
         attrs["softmax_keys"] = target.softmax_keys
         if target.bf16 and precision == "bf16":
             attrs["bf16"] = True
+        if target.blocks and node.op != "attention" and precision != "fp32":
+            attrs["blocks"] = True
     if node.op == "linear" and node.attrs.get("store") == "bf16" and target.bf16:
         attrs["bf16"] = True
     return Step(node.op, inputs, outputs, node.weights, attrs, select(node.op, target.backend).name, origin)

@@ -173,8 +173,9 @@ class _Lowering:
             named = {"add": 0, "gated": 0, "out_group": 0, "weight_group": 0, **named}
             if group := named["out_group"]:
                 named["out_scales_offset"] = int8.row_layout(self._step.outputs[0].features, group).scales_offset
-        if op in ("linear", "attention", "attention_full"):
+        if op in ("linear", "attention", "attention_full", "qkv_attention"):
             named.setdefault("bf16", 0)
+            named.setdefault("blocks", 0)
         if op == "linear":
             named["store"] = STORES.index(self._first_weight().kind)
         if op in ("rms_norm", "layer_norm"):
